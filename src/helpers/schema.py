@@ -164,10 +164,12 @@ INTERVALS = Schema(
         _float("accept_len", "tok", "tokens per request per round; missing without speculation"),
         Column("graph", "boolean", "", "captured graph replayed", True),
         _float("n_steps", "", "decode steps in the interval, where known"),
-        _float("interval_s", "s", "wall time since the previous line of that rank"),
+        _float("interval_s", "s", "wall time since the previous line of that rank (tokens over rate where steady)"),
+        _float("idle_s", "s", "part of it in which nothing ran, where the log tells", False),
         _float("step_s", "s", "running_req x accept_len / rate: step time, round time under speculation; a step "
                "time only if clean"),
         _float("prefill_tok", "tok", "prompt tokens computed or credited in the interval", False),
+        _int("episode", "load episode within the server life: from an empty batch to the next one of another load"),
         _text("label", "one of " + ", ".join(LABELS)),
         Column("clean", "bool", "", "nothing but decode steps of a constant batch happened"),
         _text("why", "the rule that decided"),

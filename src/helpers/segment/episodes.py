@@ -1,0 +1,126 @@
+"""Load episodes: the stretches between empty batches, and the time spent in each phase."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from helpers import schema
+
+IDLE_SLACK_S = 2.0
+"""Two stamps of 1 s resolution may be 2 s apart without anything between them."""
+
+
+def number_episodes(ticks: pd.DataFrame) -> pd.DataFrame:
+    """Add ``is_idle`` (idle time dominates the interval) and ``episode`` to the working table of segment.
+
+    Notes
+    -----
+    An empty batch shows as a prefill record with running_req 0 (SGLang) or a window with Running 0 (vLLM). Waves of a
+    closed loop whose requests end together empty the batch too: neighbours of the same peak with no idle time
+    between them are one episode.
+    """
+    parts = [_number_rank(part) for _, part in ticks.groupby(["server_life", "rank_key"], sort=False)]
+    return pd.concat(parts).sort_values("pos")
+
+
+def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
+    if part["engine"].iloc[0] == "vllm":
+        idle_s = (part["printed_s"] - part["interval_s"]).where(part["printed_s"] > 1.5 * part["interval_s"], 0)
+        empty = part["running_req_printed"].eq(0) & ~(part["decode_tok_per_s"] > 0)
+        emptied = part["prev_running_req"].eq(0) & part["running_req_printed"].gt(0)
+        pause = idle_s.gt(IDLE_SLACK_S) | (emptied & empty.shift(fill_value=False) & empty.shift(2, fill_value=False))
+    else:
+        idle_s = _silence_s(part)
+        emptied = part["empties_before"] > part["prev_empties_before"].fillna(0)
+        pause = idle_s.gt(0)
+    piece = (part["is_first"] | emptied | pause).cumsum()
+    peak = part.groupby(piece)["running_req"].max()
+    paused = pause.groupby(piece).first()
+    number = (peak.ne(peak.shift()) | paused).cumsum() - 1
+    return part.assign(
+        is_idle=idle_s.gt(0), idle_s=idle_s.fillna(0.0).astype(float), episode=piece.map(number).astype("int64")
+    )
+
+
+def _silence_s(part: pd.DataFrame) -> pd.Series:
+    """SGLang: seconds without a record before the prefill that ended it, when longer than a line would have taken.
+
+    At an unchanged count with no prefill inside nothing arrived: that is a stall, not idle time.
+    """
+    typical = part.groupby("running_req_printed")["step_s"].transform("median")
+    due_s = (part["n_steps"] * typical).shift().fillna(0)
+    silence_s = (part["prev_next_prefill_t_s"].clip(upper=part["t_s"]) - part["prev_t_s"]).fillna(part["printed_s"])
+    arrived = part["n_prefills"].gt(0) | part["running_req_printed"].ne(part["prev_running_req"])
+    idle = arrived & ~part["is_first"] & (silence_s > due_s + IDLE_SLACK_S) & (silence_s > 0.3 * part["printed_s"])
+    return silence_s.where(idle, 0.0)
+
+
+def _wall_s(intervals: pd.DataFrame) -> pd.Series:
+    """Wall time of each interval from stamps (their rounding cancels in sums), else from tokens over rate."""
+    own = intervals.groupby(["server_life", intervals["rank"].fillna("")])
+    return own["t_s"].diff().clip(lower=0).fillna(intervals["interval_s"]).fillna(0)
+
+
+def phase_seconds(intervals: pd.DataFrame) -> dict[str, float]:
+    """Sum the wall time per label, for one rank (the first) of each server life.
+
+    Parameters
+    ----------
+    intervals : DataFrame, schema INTERVALS
+
+    Returns
+    -------
+    dict
+        warmup_s, ramp_s, steady_s, mixed_s, drain_s, idle_s [s].
+    """
+    schema.check(intervals, schema.INTERVALS)
+    rank = intervals["rank"].fillna("")
+    first = intervals.assign(rank_key=rank).groupby("server_life")["rank_key"].transform("first")
+    one = intervals[rank.eq(first)]
+    idle_s = one["idle_s"]
+    sums = (_wall_s(one) - idle_s).clip(lower=0).groupby(one["label"]).sum()
+    sums["idle"] = sums.get("idle", 0.0) + idle_s.sum()
+    return {f"{label}_s": float(sums.get(label, 0.0)) for label in schema.LABELS}
+
+
+def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
+    """Summarise each load episode: its peak, its average rate as a client sees it, its steady rate.
+
+    Parameters
+    ----------
+    intervals : DataFrame, schema INTERVALS
+
+    Returns
+    -------
+    DataFrame
+        server_life, rank_group, episode, peak_req [req], start_s, duration_s [s], tokens [tok],
+        average_tok_per_s (tokens over the whole episode: ramp, prefill and drain included), steady_tok_per_s
+        (tokens over time of its clean intervals at the peak; NaN without), steady_over_average [1], seconds per label.
+    """
+    schema.check(intervals, schema.INTERVALS)
+    table = intervals.assign(wall_s=(_wall_s(intervals) - intervals["idle_s"]).clip(lower=0))
+    rows = []
+    for (life, group, episode), part in table.groupby(["server_life", "rank_group", "episode"]):
+        busy = part[part["running_req"].gt(0) | part["decode_tok_per_s"].gt(0)]
+        if busy.empty:
+            continue
+        active = busy[busy["label"].ne("idle")]
+        tokens = float((busy["decode_tok_per_s"] * busy["interval_s"]).sum())
+        duration_s = float(active["wall_s"].sum())
+        peak = float(busy["running_req"].max())
+        clean = busy[busy["clean"] & busy["running_req"].ge(0.95 * peak)]
+        clean_s = float(clean["interval_s"].sum())
+        steady = float((clean["decode_tok_per_s"] * clean["interval_s"]).sum() / clean_s) if clean_s > 0 else np.nan
+        average = tokens / duration_s if duration_s > 0 else np.nan
+        seconds = active["wall_s"].groupby(active["label"]).sum()
+        rows.append(
+            {
+                "server_life": life, "rank_group": group, "episode": episode, "peak_req": peak,
+                "start_s": float(part["t_s"].min()), "duration_s": duration_s, "tokens": tokens,
+                "average_tok_per_s": average, "steady_tok_per_s": steady,
+                "steady_over_average": steady / average if average else np.nan,
+                **{f"{label}_s": float(seconds.get(label, 0.0)) for label in schema.LABELS if label != "idle"},
+            }
+        )
+    return pd.DataFrame(rows)
