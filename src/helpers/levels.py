@@ -7,6 +7,7 @@ their median (SGLang lines), or the ratio of sums where a window cuts steps and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,10 @@ BOOTSTRAP_BLOCK = 3
 """Ticks per bootstrap block: noise between ticks is correlated (AR(1), phi 0.5 to 0.8; physics 6.1)."""
 
 
+ROUNDING_TOK_PER_S = 0.005
+"""Half a unit of the last digit of SGLang's gen throughput (%.2f)."""
+
+
 def summarise_levels(
     intervals: pd.DataFrame, *, confidence: float = 0.95, rule: LevelRule | None = None
 ) -> pd.DataFrame:
@@ -101,6 +106,43 @@ def summarise_levels(
     return schema.conform(pd.DataFrame(rows).sort_values(keys), schema.LEVELS)
 
 
+VOLATILE_ARGUMENTS = ("host", "port", "nccl_port", "random_seed", "seed", "log_level", "api_key", "dist_init_addr")
+"""Server arguments that may differ between restarts without changing the step time."""
+
+
+def keep_one_configuration(levels: pd.DataFrame, facts: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    """Let only server lives with the same arguments into one law; the life with most fitted levels decides which.
+
+    Parameters
+    ----------
+    levels : DataFrame, schema LEVELS
+    facts : sequence of mappings, one per server life
+        ``args`` is compared where known; lives without an argument dump are taken as alike.
+
+    Returns
+    -------
+    DataFrame, schema LEVELS
+        Levels of other configurations keep their step time, with is_fitted False and a note.
+    """
+    schema.check(levels, schema.LEVELS)
+    fitted = levels[levels["is_fitted"]].groupby("server_life").size()
+    if len(fitted) < 2:
+        return levels
+    arguments = {life: _stable_arguments(facts[life]) if life < len(facts) else None for life in fitted.index}
+    main = arguments[fitted.idxmax()]
+    other = [life for life, found in arguments.items() if None not in (found, main) and found != main]
+    out = levels["server_life"].isin(other) & levels["is_fitted"]
+    note = "another server life with other arguments"
+    return levels.assign(is_fitted=levels["is_fitted"] & ~out, note=levels["note"].mask(out, note))
+
+
+def _stable_arguments(facts: Mapping[str, object]) -> dict[str, object] | None:
+    args = facts.get("args")
+    if not isinstance(args, Mapping):
+        return None
+    return {str(key): value for key, value in args.items() if key not in VOLATILE_ARGUMENTS}
+
+
 def _level_key(intervals: pd.DataFrame) -> pd.Series:
     """Group by what sets the step; under pipeline stages running_req is a mean, so group by the printed count."""
     whole = (intervals["running_req"] - intervals["running_req"].round()).abs() < 1e-9
@@ -120,7 +162,8 @@ def _measured_levels(part: pd.DataFrame, confidence: float, rule: LevelRule) -> 
                 row |= {"is_fitted": False, "note": "another population at this running_req (context or graph differs)"}
             rows.append(row)
         if not populations:
-            rows.append({"running_req": float(str(level)), "n_clean": 0, "n_rejected": json.dumps(rejected)})
+            row = {"population": 0, "running_req": float(str(level)), "n_clean": 0, "n_rejected": json.dumps(rejected)}
+            rows.append(row | {"method": "none", "is_fitted": False, "note": "no clean interval"})
     return rows
 
 
@@ -158,6 +201,10 @@ def _estimate(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> dict[s
     use_median = clean["engine"].iloc[0] == "sglang" and len(block_step_s) >= 3
     step_s = float(np.median(block_step_s)) if use_median else float(time_s.sum() / steps.sum())
     lo, hi = _bootstrap(time_s, steps, use_median, confidence)
+    # A window cuts up to one step, a printed rate is rounded: an interval is never narrower than what was printed.
+    is_window = clean["engine"].iloc[0] == "vllm"
+    grain_s = step_s * (1 / steps.sum() if is_window else ROUNDING_TOK_PER_S / clean["decode_tok_per_s"].median())
+    lo, hi = min(lo, step_s - grain_s), max(hi, step_s + grain_s)
     scatter = stats.median_abs_deviation(block_step_s, scale="normal") if len(steps) > 2 else np.std(block_step_s)
     accept = float(np.average(clean["accept"], weights=clean["n_steps"]))
     total = float(clean["running_req_total"].mean())
@@ -231,21 +278,20 @@ def _correct_prefill(
     part: pd.DataFrame, rows: list[dict[str, object]], where: dict[str, object], rule: LevelRule
 ) -> list[dict[str, object]]:
     """Give levels without enough clean intervals an estimate from the contaminated ones, or the reason why not."""
-    known = {float(str(r["running_req"])): float(str(r["step_s"])) for r in rows if r.get("is_fitted")}
+    known = {float(str(r["running_req"])): float(str(r["step_s"])) for r in rows if r["is_fitted"]}
     mixed = _contaminated(part)
     cost_s_per_tok = _prefill_cost(mixed, known)
     done = []
     for row in rows:
-        if row.get("is_fitted") or row.get("population", 0):
+        if row["is_fitted"] or row["population"]:
             done.append(row)
             continue
         level = float(str(row["running_req"]))
         estimate = _corrected(mixed[mixed["level"].sub(level).abs() < 0.5], cost_s_per_tok, rule)
-        if "step_s" in row and "step_s" not in estimate:
-            done.append(row)
-        elif "step_s" in estimate:
+        if estimate:
             kept = {name: row[name] for name in ("n_rejected", "n_clean")}
-            done.append(where | {"population": 0, "running_req": level} | kept | estimate)
+            row = where | {"population": 0, "running_req": level} | kept | estimate
+        done.append(row)
     return done
 
 
@@ -295,7 +341,7 @@ def _corrected(mixed: pd.DataFrame, cost_s_per_tok: float, rule: LevelRule) -> d
     doubt = spread + rule.correction_frac * float(prefill_s.sum() / steps.sum())
     accept = float(np.average(mixed["accept"], weights=steps))
     total = float(mixed["running_req_total"].mean())
-    note = f"no clean window: prompt time ({100 * share:.0f} % of the total) taken out by regression"
+    note = f"too few clean intervals: prompt time ({100 * share:.0f} % of the total) taken out by regression"
     if share > rule.prefill_warn_frac:
         note += ", which is much: treat with care"
     return {

@@ -90,7 +90,7 @@ def find_warmup(ticks: pd.DataFrame, events: pd.DataFrame, rule: CleanRule) -> p
 
 def _prompt_pending(ticks: pd.DataFrame) -> pd.Series:
     """Mark vLLM windows between the admission of a prompt and the window that credits it."""
-    rose = ticks["running_req"] > ticks["prev_running_req"].fillna(0)
+    rose = ticks["running_req"] > ticks["prev_running_req"]
     swapped = ticks["swapped"]
     credited = ticks["prefill_tok"] > 0
     state = pd.Series(np.nan, index=ticks.index).mask((rose | swapped) & ~credited, 1.0).mask(credited, 0.0)

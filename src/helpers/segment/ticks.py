@@ -73,8 +73,8 @@ def _accept(part: pd.DataFrame) -> pd.Series:
 
 def _add_step_times(part: pd.DataFrame, known: Mapping[str, object], rule: CleanRule) -> pd.DataFrame:
     """SGLang: a line every n decode steps; the interval follows from tokens over rate (stamps have 1 s)."""
-    n_steps = rule.decode_log_interval or _number(known, "decode_log_interval") or infer_log_interval(part)
     stages = int(part["stages"].iloc[0])
+    n_steps = rule.decode_log_interval or _number(known, "decode_log_interval") or infer_log_interval(part)
     growth = part["used_tok"] - part["prev_used_tok"]
     if stages > 1:
         # Every line samples the same micro-batch; growth of used_tok per launch is the mean of all (log-formats 1.5).
@@ -140,10 +140,13 @@ def infer_log_interval(part: pd.DataFrame) -> int:
     Between clean lines with N requests used_tok grows by steps x N, whatever the clock says. The most frequent
     ratio is taken when at least three lines and a fifth of the constant ones agree on it.
     """
+    if part["stages"].iloc[0] > 1:  # the printed count is one micro-batch of several: growth says nothing about steps
+        return DEFAULT_DECODE_LOG_INTERVAL
     constant = part["running_req"].eq(part["prev_running_req"]) & part["running_req"].gt(0)
     growth = (part["used_tok"] - part["prev_used_tok"])[constant]
     ratio = growth / (part["running_req"] * _accept(part))[constant]
-    ratio = ratio[(ratio > 0) & ((ratio - ratio.round()).abs() < 0.02 * ratio)].round()
+    slack = 0.02 if part["accept_len"].notna().any() else 1e-6  # accept_len is printed with two decimals
+    ratio = ratio[(ratio > 0) & ((ratio - ratio.round()).abs() <= slack * ratio)].round()
     if ratio.empty:
         return DEFAULT_DECODE_LOG_INTERVAL
     counts = ratio.value_counts()

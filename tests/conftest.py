@@ -1,0 +1,37 @@
+"""Fixtures for all tests, and what notebook cells need from the runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The project's data folder."""
+    return ROOT / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Reference material beside the checkout; tests that need it are skipped, visibly, where it is not."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"no reference material at ../{folder.name} beside the checkout")
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Warnings are errors in the unit layer only: a kernel's libraries are not ours."""
+    for item in items:
+        if item.path.suffix == ".ipynb" or item.get_closest_marker("notebook"):
+            item.add_marker(pytest.mark.filterwarnings("default"))
