@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 from helpers import schema
 
@@ -29,6 +29,10 @@ class LevelRule:
         Clean intervals below which a level is not fitted.
     min_steps : int
         Clean steps below which a level is not fitted.
+    fine_steps : int
+        Lines of fewer steps than this show single steps, whose skew needs three blocks of them and sums over sums.
+    stall_factor : float
+        A block of single steps above this multiple of the level's median is a stall and left out [1].
     context_ratio : float
         Episodes whose mean context differs by more than this ratio are two populations [1].
     drift_frac : float
@@ -38,16 +42,21 @@ class LevelRule:
     correction_frac : float
         Part of the prefill correction that may be wrong: widens the interval of a corrected level [1]. From
         simulated closed loops (tests/test_levels.py).
+    corrected_doubt_frac : float
+        A corrected level enters the law only when its interval is within this share of it [1].
     """
 
     block_steps: int = 40
     min_clean: int = 2
     min_steps: int = 40
+    fine_steps: int = 5
+    stall_factor: float = 2.0
     context_ratio: float = 1.5
     drift_frac: float = 0.05
     prefill_warn_frac: float = 0.20
     prefill_refuse_frac: float = 0.50
     correction_frac: float = 0.25
+    corrected_doubt_frac: float = 0.06
 
 
 RESAMPLES = 400
@@ -198,11 +207,15 @@ def _estimate(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> dict[s
     """Estimate one population of one level."""
     time_s, steps = _blocks(clean, rule.block_steps)
     block_step_s = time_s / steps
-    use_median = clean["engine"].iloc[0] == "sglang" and len(block_step_s) >= 3
+    is_window = clean["engine"].iloc[0] == "vllm"
+    is_fine = not is_window and clean["n_steps"].median() < rule.fine_steps
+    if is_fine:  # single steps: sums keep their skew, a stalled block is none of it
+        kept = block_step_s <= rule.stall_factor * np.median(block_step_s)
+        time_s, steps, block_step_s = time_s[kept], steps[kept], block_step_s[kept]
+    use_median = not is_window and not is_fine and len(block_step_s) >= 3
     step_s = float(np.median(block_step_s)) if use_median else float(time_s.sum() / steps.sum())
     lo, hi = _bootstrap(time_s, steps, use_median, confidence)
     # A window cuts up to one step, a printed rate is rounded: an interval is never narrower than what was printed.
-    is_window = clean["engine"].iloc[0] == "vllm"
     grain_s = step_s * (1 / steps.sum() if is_window else ROUNDING_TOK_PER_S / clean["decode_tok_per_s"].median())
     lo, hi = min(lo, step_s - grain_s), max(hi, step_s + grain_s)
     scatter = stats.median_abs_deviation(block_step_s, scale="normal") if len(steps) > 2 else np.std(block_step_s)
@@ -224,10 +237,11 @@ def _estimate(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> dict[s
         "note": "",
     }
     notes = []
+    steps_needed = 3 * rule.block_steps if is_fine else rule.min_steps
     if len(clean) < rule.min_clean:
         notes.append(f"{len(clean)} clean interval: at least {rule.min_clean} are needed")
-    elif float(clean["n_steps"].sum()) < 0.9 * rule.min_steps:
-        notes.append(f"fewer than {rule.min_steps} clean steps")
+    elif float(clean["n_steps"].sum()) < 0.9 * steps_needed:
+        notes.append(f"fewer than {steps_needed} clean steps")
     row["is_fitted"] = not notes
     if len(block_step_s) < 2:
         notes.append("one block of steps: no interval")
@@ -280,14 +294,14 @@ def _correct_prefill(
     """Give levels without enough clean intervals an estimate from the contaminated ones, or the reason why not."""
     known = {float(str(r["running_req"])): float(str(r["step_s"])) for r in rows if r["is_fitted"]}
     mixed = _contaminated(part)
-    cost_s_per_tok = _prefill_cost(mixed, known)
+    cost = _prefill_cost(mixed, known)
     done = []
     for row in rows:
         if row["is_fitted"] or row["population"]:
             done.append(row)
             continue
         level = float(str(row["running_req"]))
-        estimate = _corrected(mixed[mixed["level"].sub(level).abs() < 0.5], cost_s_per_tok, rule)
+        estimate = _corrected(mixed[mixed["level"].sub(level).abs() < 0.5], cost, rule)
         if estimate:
             kept = {name: row[name] for name in ("n_rejected", "n_clean")}
             row = where | {"population": 0, "running_req": level} | kept | estimate
@@ -296,37 +310,67 @@ def _correct_prefill(
 
 
 def _contaminated(part: pd.DataFrame) -> pd.DataFrame:
-    """Intervals at an unchanged count with or without prefill: what a correction can work on."""
-    own = part.groupby(part["rank"].fillna(""))
-    unchanged = part["running_req_printed"].eq(own["running_req_printed"].shift())
-    usable = unchanged & part["label"].isin(["steady", "mixed"]) & part["step_s"].notna() & part["idle_s"].eq(0)
+    """Intervals of a held count, with or without prefill: what a correction can work on.
+
+    A count that is seen once or twice in passing was another one in between: it needs three lines in a row. The
+    largest count of lockstep ranks moves within an interval, whatever its ends say: no correction there.
+    """
+    part = part[~part["rank_group"].str.contains("+", regex=False)]
+    own = part["rank"].fillna("")
+    changed = part["level"].ne(part.groupby(own)["level"].shift()) | part["running_req_printed"].ne(
+        part.groupby(own)["running_req_printed"].shift()
+    )
+    run = [own, changed.groupby(own).cumsum()]
+    held = part.groupby(run)["level"].transform("size").ge(3) & ~changed
+    usable = held & part["label"].isin(["steady", "mixed"]) & part["step_s"].notna() & part["idle_s"].eq(0)
     stalled = part["why"].str.startswith("stall")
     return part[usable & ~stalled & part["n_steps"].gt(0) & part["interval_s"].gt(0)]
 
 
-def _prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> float:
-    """Seconds per prompt token: least squares over the intervals with prompts, one step time per level shared.
+def _prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> tuple[float, float]:
+    """Seconds per prompt token, and the 95 % doubt about it, shared by all levels; NaN where nothing can tell.
 
-    Levels with a clean step keep it; the others get their own free step in the same regression.
+    Notes
+    -----
+    wall time = steps x step time of the level + cost x prompt tokens. What scatters goes to the left: a SGLang line has
+    a fixed number of steps, so its time is regressed; a vLLM window has a fixed time, so its steps are. Levels with a
+    clean step keep it. In a closed loop prompts and steps go together: the doubt then says that they cannot be told
+    apart.
     """
-    with_prompt = mixed[mixed["prefill_tok"] > 0]
-    if with_prompt.empty:
-        return np.nan
-    used = pd.concat([with_prompt, mixed[mixed["prefill_tok"].eq(0) & ~mixed["level"].isin(known)]])
-    weight = 1 / used["interval_s"].to_numpy(float)
-    steps = used["n_steps"].to_numpy(float)
-    fixed = used["level"].map(known).to_numpy(float)
-    free = sorted(used.loc[np.isnan(fixed), "level"].unique())
-    design = np.column_stack(
-        [used["prefill_tok"].to_numpy(float)] + [np.where(used["level"].eq(level), steps, 0.0) for level in free]
-    )
-    target = used["interval_s"].to_numpy(float) - np.where(np.isnan(fixed), 0, fixed) * steps
-    solution, *_ = np.linalg.lstsq(design * weight[:, None], target * weight, rcond=None)
-    return float(max(solution[0], 0.0))
+    if not (mixed["prefill_tok"] > 0).any():
+        return np.nan, np.nan
+    wall_s, prompt = mixed["interval_s"].to_numpy(float), mixed["prefill_tok"].to_numpy(float)
+    steps, levels = mixed["n_steps"].to_numpy(float), mixed["level"].to_numpy(float)
+    is_window = mixed["engine"].iloc[0] == "vllm"
+    dof = len(mixed) - len(set(levels) - set(known)) - 1
+    if dof < 2:
+        return np.nan, np.nan
+
+    def residual(cost: float) -> np.ndarray:
+        rest_s = wall_s - cost * prompt
+        free = {level: _shared_step(rest_s, steps, levels == level, is_window) for level in set(levels) - set(known)}
+        step_s = np.array([(known | free)[level] for level in levels])
+        return (steps - rest_s / step_s) / steps if is_window else (rest_s - steps * step_s) / wall_s
+
+    highest = float(0.95 * np.min(wall_s[prompt > 0] / prompt[prompt > 0]))
+    loss = optimize.minimize_scalar(lambda c: float((residual(c) ** 2).sum()), bounds=(0, highest), method="bounded")
+    cost, width = float(loss.x), 0.02 * highest
+    nearby = [float((residual(cost + k * width) ** 2).sum()) for k in (-1, 0, 1)]
+    curvature = (nearby[0] - 2 * nearby[1] + nearby[2]) / width**2
+    error = np.sqrt(2 * nearby[1] / dof / curvature) if curvature > 0 else np.inf
+    return cost, float(stats.t.ppf(0.975, dof) * error)
 
 
-def _corrected(mixed: pd.DataFrame, cost_s_per_tok: float, rule: LevelRule) -> dict[str, object]:
+def _shared_step(rest_s: np.ndarray, steps: np.ndarray, at_level: np.ndarray, is_window: bool) -> float:
+    """Least-squares step time of one level once the prompts' time is taken out."""
+    x, y = (rest_s[at_level], steps[at_level]) if is_window else (steps[at_level], rest_s[at_level])
+    slope = float((x * y).sum() / (x * x).sum())
+    return 1 / slope if is_window else slope
+
+
+def _corrected(mixed: pd.DataFrame, cost: tuple[float, float], rule: LevelRule) -> dict[str, object]:
     """Ratio of sums with the prompt time taken out; empty when nothing can be said."""
+    cost_s_per_tok, cost_doubt = cost
     if len(mixed) < 3 or float(mixed["n_steps"].sum()) < rule.min_steps or not np.isfinite(cost_s_per_tok):
         return {}
     steps = mixed["n_steps"].to_numpy(float)
@@ -338,18 +382,23 @@ def _corrected(mixed: pd.DataFrame, cost_s_per_tok: float, rule: LevelRule) -> d
         return {}
     per_interval = (wall_s - prefill_s) / steps
     spread = float(np.std(per_interval, ddof=1) / np.sqrt(len(steps))) * stats.t.ppf(0.975, len(steps) - 1)
-    doubt = spread + rule.correction_frac * float(prefill_s.sum() / steps.sum())
+    prompt_per_step = float(mixed["prefill_tok"].sum() / steps.sum())
+    doubt = spread + prompt_per_step * max(cost_doubt, rule.correction_frac * cost_s_per_tok)
+    separable = doubt <= rule.corrected_doubt_frac * step_s
     accept = float(np.average(mixed["accept"], weights=steps))
     total = float(mixed["running_req_total"].mean())
     note = f"too few clean intervals: prompt time ({100 * share:.0f} % of the total) taken out by regression"
-    if share > rule.prefill_warn_frac:
+    if not separable:
+        note += f"; uncertain by {100 * doubt / step_s:.0f} %: not fitted"
+    elif share > rule.prefill_warn_frac:
         note += ", which is much: treat with care"
     return {
         "running_req_total": total, "clean_s": 0.0,
-        "step_s": step_s, "step_s_lo": max(0.0, step_s - doubt), "step_s_hi": step_s + doubt,
+        "step_s": step_s, "step_s_lo": max(0.0, step_s - doubt),
+        "step_s_hi": min(step_s + doubt, float(wall_s.sum() / steps.sum()) + spread),  # prompts cost no less than 0
         "decode_tok_per_s": total * accept / step_s,
         "context_tok": float(mixed["context_tok"].mean()),
         "accept_len": accept if mixed["accept_len"].notna().any() else np.nan,
         "graph": mixed["graph"].iloc[0], "method": "prefill_corrected",
-        "cv_frac": float(np.std(per_interval, ddof=1) / step_s), "is_fitted": True, "note": note,
+        "cv_frac": float(np.std(per_interval, ddof=1) / step_s), "is_fitted": separable, "note": note,
     }

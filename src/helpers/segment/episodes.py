@@ -17,8 +17,8 @@ def number_episodes(ticks: pd.DataFrame) -> pd.DataFrame:
     Notes
     -----
     An empty batch shows as a prefill record with running_req 0 (SGLang) or a window with Running 0 (vLLM). Waves of a
-    closed loop whose requests end together empty the batch too: neighbours of the same peak with no idle time
-    between them are one episode.
+    closed loop whose requests end together empty the batch too: without idle time between them, a piece that rises no
+    higher than the one before belongs to the same episode.
     """
     parts = [_number_rank(part) for _, part in ticks.groupby(["server_life", "rank_key"], sort=False)]
     return pd.concat(parts).sort_values("pos")
@@ -37,7 +37,7 @@ def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
     piece = (part["is_first"] | emptied | pause).cumsum()
     peak = part.groupby(piece)["running_req"].max()
     paused = pause.groupby(piece).first()
-    number = (peak.ne(peak.shift()) | paused).cumsum() - 1
+    number = (peak.gt(peak.shift().fillna(0)) | paused).cumsum() - 1
     return part.assign(
         is_idle=idle_s.gt(0), idle_s=idle_s.fillna(0.0).astype(float), episode=piece.map(number).astype("int64")
     )

@@ -133,12 +133,14 @@ def _add_window_times(part: pd.DataFrame, known: Mapping[str, object], rule: Cle
 
 
 def infer_log_interval(part: pd.DataFrame) -> int:
-    """Recover decode steps per line from growth of used_tok at constant running_req; 40 where it cannot tell.
+    """Recover decode steps per line from growth of used_tok at constant running_req, else from the clock.
 
     Notes
     -----
     Between clean lines with N requests used_tok grows by steps x N, whatever the clock says. The most frequent
-    ratio is taken when at least three lines and a fifth of the constant ones agree on it.
+    ratio is taken when at least three lines and a fifth of the constant ones agree on it. Where it cannot tell
+    (pages, frozen #token), wall time x rate / N summed over at least 60 s of constant lines is used, stamps of 1 s
+    being off by one at most per stretch; else 40.
     """
     if part["stages"].iloc[0] > 1:  # the printed count is one micro-batch of several: growth says nothing about steps
         return DEFAULT_DECODE_LOG_INTERVAL
@@ -147,11 +149,15 @@ def infer_log_interval(part: pd.DataFrame) -> int:
     ratio = growth / (part["running_req"] * _accept(part))[constant]
     slack = 0.02 if part["accept_len"].notna().any() else 1e-6  # accept_len is printed with two decimals
     ratio = ratio[(ratio > 0) & ((ratio - ratio.round()).abs() <= slack * ratio)].round()
-    if ratio.empty:
-        return DEFAULT_DECODE_LOG_INTERVAL
     counts = ratio.value_counts()
-    trusted = counts.iloc[0] >= max(3, 0.2 * int(constant.sum()))
-    return int(counts.index[0]) if trusted else DEFAULT_DECODE_LOG_INTERVAL
+    if len(counts) and counts.iloc[0] >= max(3, 0.2 * int(constant.sum())):
+        return int(counts.index[0])
+    quiet = constant & part["prefills_before"].eq(part["prev_prefills_before"]) & part["decode_tok_per_s"].gt(0)
+    wall_s = part["printed_s"].where(quiet)
+    step_s = (part["running_req"] * _accept(part) / part["decode_tok_per_s"]).where(quiet)
+    if wall_s.sum() < 60:
+        return DEFAULT_DECODE_LOG_INTERVAL
+    return max(1, round(float(wall_s.sum() / step_s[wall_s.notna()].sum())))
 
 
 def _number(known: Mapping[str, object], key: str) -> int:
