@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from build import decode, no_events, prefill, samples, window
 
+from build import decode, no_events, prefill, samples, window
 from helpers import levels, schema, segment
+from helpers.levels.estimate import bootstrap_interval
 
 
 def estimate(*records, facts=(), **more):
@@ -137,7 +138,7 @@ def test_interval_of_a_level_covers_its_mean_with_correlated_noise():
             noise[i] = 0.6 * noise[i - 1] + rng.normal(0, 0.03 * 0.8)
         steps_s = 0.1 * (1 + noise)
         time_s = 40 * steps_s
-        row = levels._bootstrap(time_s, np.full(24, 40.0), True, 0.95)
+        row = bootstrap_interval(time_s, np.full(24, 40.0), True, 0.95)
         hits += row[0] <= 0.1 <= row[1]
     assert 0.88 <= hits / 200
 

@@ -1,0 +1,45 @@
+"""Which server lives may share one law: those that were started with the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from helpers import schema
+
+VOLATILE_ARGUMENTS = ("host", "port", "nccl_port", "random_seed", "seed", "log_level", "api_key", "dist_init_addr")
+"""Server arguments that may differ between restarts without changing the step time."""
+
+
+def keep_one_configuration(levels: pd.DataFrame, facts: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    """Let only server lives with the same arguments into one law; the life with most fitted levels decides which.
+
+    Parameters
+    ----------
+    levels : DataFrame, schema LEVELS
+    facts : sequence of mappings, one per server life
+        ``args`` is compared where known; lives without an argument dump are taken as alike.
+
+    Returns
+    -------
+    DataFrame, schema LEVELS
+        Levels of other configurations keep their step time, with is_fitted False and a note.
+    """
+    schema.check(levels, schema.LEVELS)
+    fitted = levels[levels["is_fitted"]].groupby("server_life").size()
+    if len(fitted) < 2:
+        return levels
+    arguments = {life: _stable_arguments(facts[life]) if life < len(facts) else None for life in fitted.index}
+    main = arguments[fitted.idxmax()]
+    other = [life for life, found in arguments.items() if None not in (found, main) and found != main]
+    out = levels["server_life"].isin(other) & levels["is_fitted"]
+    note = "another server life with other arguments"
+    return levels.assign(is_fitted=levels["is_fitted"] & ~out, note=levels["note"].mask(out, note))
+
+
+def _stable_arguments(facts: Mapping[str, object]) -> dict[str, object] | None:
+    args = facts.get("args")
+    if not isinstance(args, Mapping):
+        return None
+    return {str(key): value for key, value in args.items() if key not in VOLATILE_ARGUMENTS}

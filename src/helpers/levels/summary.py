@@ -1,0 +1,85 @@
+"""From clean intervals to one step time per level.
+
+A level is a value of running_req. Single steps are skewed, so the estimate rests on blocks of about forty steps:
+their median (SGLang lines), or the ratio of sums where a window cuts steps and quantises rates (vLLM).
+"""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from helpers import schema
+from helpers.levels.correction import correct_prefill
+from helpers.levels.estimate import estimate_level, split_populations
+from helpers.levels.rule import LevelRule
+
+
+def summarise_levels(
+    intervals: pd.DataFrame, *, confidence: float = 0.95, rule: LevelRule | None = None
+) -> pd.DataFrame:
+    """Estimate the step time at every running_req that was seen.
+
+    Parameters
+    ----------
+    intervals : DataFrame, schema INTERVALS
+    confidence : float in (0, 1)
+        Confidence of step_s_lo and step_s_hi.
+    rule : LevelRule, optional
+        Thresholds.
+
+    Returns
+    -------
+    DataFrame, schema LEVELS
+        Sorted by life, group, running_req, population. Levels that rest on too little, and populations that are not
+        the main one, stay in the table with is_fitted False and the reason in ``note``. Levels without enough clean
+        intervals are estimated from the contaminated ones with the cost per prompt token that the log itself shows
+        (method ``prefill_corrected``), or refused when prefill took more than half of the time.
+
+    Raises
+    ------
+    NotEnoughData
+        No interval at all holds a decode rate.
+    """
+    rule = rule or LevelRule()
+    schema.check(intervals, schema.INTERVALS)
+    if intervals.empty:
+        raise schema.NotEnoughData(
+            "levels: expected decode or periodic lines with a rate, found none; "
+            "a prefill-only worker or a start-up log has no decode step to measure"
+        )
+    table = intervals.assign(level=_level_key(intervals), accept=intervals["accept_len"].fillna(1.0))
+    rows: list[dict[str, object]] = []
+    for (life, group), part in table.groupby(["server_life", "rank_group"]):
+        where = {"server_life": life, "rank_group": group}
+        found = [where | row for row in _measured_levels(part, confidence, rule)]
+        rows += correct_prefill(part, found, where, rule)
+    if not rows:
+        return schema.LEVELS.empty()
+    keys = ["server_life", "rank_group", "running_req", "population"]
+    return schema.conform(pd.DataFrame(rows).sort_values(keys), schema.LEVELS)
+
+
+def _level_key(intervals: pd.DataFrame) -> pd.Series:
+    """Group by what sets the step; under pipeline stages running_req is a mean, so group by the printed count."""
+    whole = (intervals["running_req"] - intervals["running_req"].round()).abs() < 1e-9
+    return intervals["running_req"].where(whole, intervals["running_req_printed"].astype(float))
+
+
+def _measured_levels(part: pd.DataFrame, confidence: float, rule: LevelRule) -> list[dict[str, object]]:
+    rows = []
+    for level, at_level in part[part["running_req"] > 0].groupby("level"):
+        rejected = at_level.loc[~at_level["clean"], "why"].value_counts().to_dict()
+        clean = at_level[at_level["clean"] & at_level["step_s"].notna()]
+        populations = split_populations(clean, rule)
+        for number, population in enumerate(populations):
+            row = estimate_level(population, confidence, rule)
+            row |= {"population": number, "n_rejected": json.dumps(rejected if number == 0 else {})}
+            if number:
+                row |= {"is_fitted": False, "note": "another population at this running_req (context or graph differs)"}
+            rows.append(row)
+        if not populations:
+            row = {"population": 0, "running_req": float(str(level)), "n_clean": 0, "n_rejected": json.dumps(rejected)}
+            rows.append(row | {"method": "none", "is_fitted": False, "note": "no clean interval"})
+    return rows
