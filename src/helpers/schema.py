@@ -178,7 +178,7 @@ INTERVALS = Schema(
 
 LEVELS = Schema(
     "LEVELS",
-    "one row per value of running_req with clean intervals, per server life, rank group and population",
+    "one row per value of running_req that was seen, per server life, rank group and population",
     (
         _int("server_life", "server life"),
         _text("rank_group", "group of ranks"),
@@ -187,14 +187,14 @@ LEVELS = Schema(
         _float("running_req_total", "req", "running requests of the whole server at that level"),
         _int("n_clean", "clean intervals"),
         _float("clean_s", "s", "wall time of the clean intervals"),
-        _float("step_s", "s", "step time (round time under speculation)", False),
+        _float("step_s", "s", "step time (round time under speculation); missing where no interval could tell"),
         _float("step_s_lo", "s", "lower end of its interval"),
         _float("step_s_hi", "s", "upper end of its interval"),
-        _float("decode_tok_per_s", "tok/s", "tokens over time at that level, whole server", False),
+        _float("decode_tok_per_s", "tok/s", "tokens over time at that level, whole server"),
         _float("context_tok", "tok", "mean context per running request"),
         _float("accept_len", "tok", "mean tokens per request per round"),
         Column("graph", "boolean", "", "captured graph replayed", True),
-        _text("method", "how step_s was found: median_of_blocks, ratio_of_sums, table"),
+        _text("method", "how step_s was found: median_of_blocks, ratio_of_sums, prefill_corrected, table, none"),
         _float("cv_frac", "1", "scatter of the clean intervals: robust standard deviation over median"),
         Column("is_fitted", "bool", "", "enters the law"),
         _text("n_rejected", "JSON object: rejected intervals at this running_req, by reason"),
@@ -383,6 +383,11 @@ class Fits:
         Name -> (intercept_s, slope_s_per_req): ols, throughput_space, theil_sen, huber_log, naive_ticks.
     context : LawFit or None
         Joint fit in running_req and context where separable; its ``refused`` says why not.
+    prediction : LawFit or None
+        The law to predict with. It makes no claim about the server; its left-out errors are those of the whole rule,
+        the law chosen again without the level left out. None where no law is fitted.
+    rounding_envelope : mapping
+        Hand-typed tables only: ``intercept_s`` and ``slope_s_per_req`` -> (lo, hi) that the last printed digit allows.
     """
 
     linear: LawFit
@@ -391,3 +396,5 @@ class Fits:
     selection: str
     crosschecks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     context: LawFit | None = None
+    prediction: LawFit | None = None
+    rounding_envelope: Mapping[str, tuple[float, float]] = field(default_factory=dict)
