@@ -1,0 +1,74 @@
+# `make demo` and `make test` each work alone on a fresh clone: they need Python 3.11 or newer and make.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+CHROMIUM ?= chromium
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO := runs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types lab samples normalise dictionary picture clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(if $(shell $(PYTHON) -c 'import sys; print("ok" if sys.version_info >= (3, 11) else "")' 2>/dev/null),,$(error \
+	  rooflog needs Python 3.11 or newer; "$(PYTHON)" is $(or $(shell command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1),not there); name another: make PYTHON=python3.12))
+	$(if $(shell $(PYTHON) -c 'import ensurepip, venv; print("ok")' 2>/dev/null),,$(error \
+	  "$(PYTHON)" has no venv module (Debian and Ubuntu: apt install python3-venv)))
+	@echo "Installing into $(VENV), once: one to three minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Exit code 2 is an answer too: the log holds too little for a law, and the answer says why.
+define answer
+	@printf '\n== rooflog run %s\n\n' $(1)
+	@$(BIN)/rooflog run $(1) --out $(DEMO) || test $$? -eq 2
+endef
+
+demo: $(INSTALLED)  ## the answer for a real SGLang log and for a simulated one
+	$(call answer,data/samples/sglang-sweep/server.log)
+	$(call answer,data/samples/sim-field-case-a/server.log)
+	@printf '\nThe reports: report.html in the folders named above.\n'
+
+test: lint types  ## everything: style, types, unit tests, notebooks
+	$(BIN)/pytest -n 2 --dist loadfile --nbval-lax tests notebooks
+
+check: lint types  ## the fast part: no notebook, no simulation study
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not notebook and not slow' tests
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+lab: $(INSTALLED)  ## the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+SIMULATED := field_case_a healthy_moe
+
+samples: $(INSTALLED)  ## regenerate the simulated logs, byte for byte
+	@for preset in $(SIMULATED); do \
+	  folder=data/samples/sim-$$(echo $$preset | tr _ -); mkdir -p $$folder; \
+	  $(BIN)/rooflog simulate $$preset --seed 0 --out $$folder/server.log --truth $$folder/truth.json || exit; \
+	done
+	$(BIN)/python tools/data_readme.py
+
+normalise: $(INSTALLED)  ## execute the notebooks again and store them in normal form
+	$(BIN)/python -m helpers.run normalise
+
+dictionary: $(INSTALLED)  ## regenerate the generated parts of data/README.md
+	$(BIN)/python tools/data_readme.py
+
+picture: demo  ## docs/answer.png from the report of the simulated log (needs chromium)
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --window-size=1100,1000 --virtual-time-budget=10000 \
+	  --screenshot=docs/answer.png "$(CURDIR)/$$(ls -td $(DEMO)/*/ | head -1)report.html"
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
