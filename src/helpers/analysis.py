@@ -1,0 +1,246 @@
+"""The whole way from a log to a scorecard, as commands and notebooks go it: every stage once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from helpers import ingest, laws, scorecard, segment
+from helpers.display import level_key
+from helpers.facts import Facts, merge_facts, read_context
+from helpers.ingest import Log
+from helpers.levels import LevelRule, keep_one_configuration, summarise_levels
+from helpers.physics import hardware, step
+from helpers.schema import Fits, LogFormatError, NotEnoughData, RooflogError
+
+MIN_LEVELS = 3
+"""Distinct levels below which the pooled regression over contaminated intervals is tried instead."""
+
+MODEL_FACTS = ("weight_bytes_per_step", "kv_bytes_per_tok")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything a run found, stage by stage.
+
+    Attributes
+    ----------
+    log : Log or None
+        None when the levels come from a hand-typed table; then ``intervals`` is None too.
+    facts : Facts
+        What is known about the deployment, and from whom.
+    intervals : DataFrame, schema INTERVALS, or None
+    levels : DataFrame, schema LEVELS
+        ``is_fitted`` only in server lives that were started with the same arguments.
+    fits : Fits
+    phases : dict or None
+        Seconds of each phase.
+    roofline : Roofline or None
+        None where hardware or model are not known; ``scorecard["roofline"]["refused"]`` says what is missing.
+    scorecard : dict
+    """
+
+    log: Log | None
+    facts: Facts
+    intervals: pd.DataFrame | None
+    levels: pd.DataFrame
+    fits: Fits
+    phases: dict[str, float] | None
+    roofline: step.Roofline | None
+    scorecard: dict[str, Any]
+
+    @property
+    def answer(self) -> str:
+        """The answer in a few sentences."""
+        return scorecard.answer(self.scorecard)
+
+
+def analyse(
+    sources: str | Path | Sequence[str | Path],
+    *,
+    context: str | Path | Mapping[str, Any] | None = None,
+    confidence: float = 0.95,
+    min_clean: int | None = None,
+    command: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> Analysis:
+    """Analyse logs, or one hand-typed table of rates.
+
+    Parameters
+    ----------
+    sources : path or sequence of paths
+        Whatever `ingest.read_log` takes, or the path of one table.
+    context : path, text or mapping, optional
+        Facts about the deployment, as `facts.read_context` takes them.
+    confidence : float in (0, 1)
+        Of every interval.
+    min_clean : int, optional
+        Clean intervals below which a level is not fitted.
+    command : str
+        Command line to record.
+    progress : callable, optional
+        Called with bytes read and bytes in all, as by `ingest.read_log`.
+
+    Returns
+    -------
+    Analysis
+        A law that cannot be claimed is no error: ``fits.selected.refused`` says why.
+
+    Raises
+    ------
+    LogFormatError
+        An input cannot be read at all, or holds no statistics.
+    NotEnoughData
+        No interval holds a decode rate.
+    RooflogError
+        ``confidence`` is not a share between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise RooflogError(f"confidence: expected a share between 0 and 1, found {confidence:g}")
+    user = read_context(context)
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    is_named_table = [Path(path).suffix.lower() == ".csv" for path in paths]
+    if len(paths) == 1 and (is_named_table[0] or ingest.is_table(paths[0])):
+        return _analyse_table(Path(paths[0]), user, confidence, command)
+    if any(is_named_table):
+        raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
+    log = ingest.read_log(paths, progress=progress)
+    lives = [merge_facts(of_life, user) for of_life in log.facts] or [merge_facts(None, user)]
+    intervals = segment.label_intervals(log.samples, log.events, facts=[facts.values for facts in lives])
+    rule = LevelRule() if min_clean is None else replace(LevelRule(), min_clean=min_clean)
+    levels = summarise_levels(intervals, confidence=confidence, rule=rule)
+    levels = keep_one_configuration(levels, [facts.values for facts in lives])
+    life = _main_life(levels)
+    facts = lives[life] if life < len(lives) else lives[-1]
+    phases = segment.phase_seconds(intervals)
+    client = _client(segment.find_episodes(intervals), life, facts)
+    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, ())
+
+
+def _analyse_table(path: Path, user: Mapping[str, Any], confidence: float, command: str) -> Analysis:
+    """Fit a hand-typed table: no log, so no intervals, phases or client average."""
+    levels = ingest.read_table(path)
+    facts = merge_facts(None, user)
+    with open(path, "rb") as file:
+        sha256 = file_digest(file, "sha256").hexdigest()
+    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,))
+
+
+def _main_life(levels: pd.DataFrame) -> int:
+    """Return the server life with most fitted levels; the last one where none is."""
+    lives = levels.loc[levels["is_fitted"], "server_life"]
+    return int(lives.mode().iloc[0]) if len(lives) else int(levels["server_life"].max() if len(levels) else 0)
+
+
+def _fit(
+    levels: pd.DataFrame, intervals: pd.DataFrame | None, facts: Facts, confidence: float,
+    bound_s: Callable[[np.ndarray], np.ndarray] | None,
+) -> Fits:
+    """Fit the levels; with too few of them, the contaminated intervals with a prefill covariate."""
+    known = bound_s is not None and bool(np.isfinite(bound_s(np.array([1.0]))).all())
+    experts = facts.get("n_experts"), facts.get("n_experts_active")
+    fits = laws.fit_laws(
+        levels, confidence=confidence, intervals=intervals, roofline_step_s=bound_s if known else None,
+        experts=experts if all(experts) else None, captured_batch_sizes=facts.get("captured_batch_sizes"),
+    )
+    fitted = levels[levels["is_fitted"]]
+    is_contaminated = fitted["running_req"].nunique() < MIN_LEVELS or fitted["method"].eq("prefill_corrected").any()
+    if fits.selected.refused is None or intervals is None or not is_contaminated:
+        return fits
+    used = fitted["server_life"].unique() if len(fitted) else [_main_life(levels)]
+    pooled = laws.fit_with_prefill(intervals[intervals["server_life"].isin(used)], confidence=confidence)
+    if pooled.refused is not None or pooled["slope_s_per_req"].lo <= 0:
+        return fits
+    return replace(fits, linear=pooled, selected=pooled, candidates=(*fits.candidates, pooled),
+                   selection="too few clean levels: pooled regression over all intervals with a prefill covariate")
+
+
+def _client(episodes: pd.DataFrame, life: int, facts: Facts) -> scorecard.Client | None:
+    """Hold the whole-load average against the steady rate, in the largest load episode that has a steady rate."""
+    if episodes.empty:
+        return None
+    known = episodes[(episodes["server_life"] == life) & episodes["steady_tok_per_s"].notna()]
+    wanted = facts.get("client_concurrency")
+    if wanted is not None and (known["peak_req"] == wanted).any():
+        known = known[known["peak_req"] == wanted]
+    if known.empty:
+        return None
+    largest = known.sort_values("peak_req", kind="stable").iloc[-1]
+    told = facts.get("client_output_tok_per_s")
+    return scorecard.Client(
+        output_tok_per_s=float(told if told is not None else largest["average_tok_per_s"]),
+        source="log" if told is None else "user",
+        steady_tok_per_s=float(largest["steady_tok_per_s"]),
+        running_req=float(largest["peak_req"]),
+        other_s={name: float(largest[f"{name}_s"]) for name in ("ramp", "mixed", "drain")},
+        duration_s=float(largest["duration_s"]),
+    )
+
+
+def _assemble(
+    log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, confidence: float,
+    phases: dict[str, float] | None, client: scorecard.Client | None, command: str, log_sha256: Sequence[str],
+) -> Analysis:
+    """Compare with the roofline, fit, and state everything."""
+    notes = [*facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
+    roofline, bound_s, refused = None, None, None
+    try:
+        roofline, bound_s = _roofline(levels, facts)
+        refused, notes = roofline.refused, [*notes, *roofline.warnings]
+    except RooflogError as error:  # a fact that cannot be used is said, never fatal
+        refused = str(error)
+    fits = _fit(levels, intervals, facts, confidence, bound_s)
+    card = scorecard.build(
+        log, intervals, levels, fits, facts=facts.values, roofline=roofline_entry(roofline, refused), phases=phases,
+        client=client, command=command, log_sha256=log_sha256, notes=notes,
+    )
+    return Analysis(log, facts, intervals, levels, fits, phases, roofline, card)
+
+
+def _roofline(levels: pd.DataFrame, facts: Facts) -> tuple[step.Roofline, Callable[[np.ndarray], np.ndarray]]:
+    """Compute the roofline at the fitted levels, and the strict step [s] at any running_req for the mean context."""
+    missing = [name for name in ("hardware", *MODEL_FACTS) if facts.get(name) is None]
+    used = levels[levels["is_fitted"] & (levels["population"] == 0)]
+    used = levels[(levels["population"] == 0) & levels["step_s"].notna()] if used.empty else used
+    if missing or used.empty:
+        raise NotEnoughData(f"not known: {', '.join(missing)} (give them with --context)" if missing else "no level")
+    context_tok = used["context_tok"]
+    if context_tok.isna().all() and facts.get("prompt_tokens") is not None:
+        context_tok = context_tok.fillna(facts.get("prompt_tokens") + facts.get("output_tokens", 0.0) / 2)
+    model = step.HandModel(
+        weight_bytes_per_step=facts.get("weight_bytes_per_step"),
+        kv_bytes_per_tok=facts.get("kv_bytes_per_tok"),
+        state_bytes_per_req=facts.get("state_bytes_per_req", 0.0),
+        tp=facts.get("tp", 1),
+        kv_is_replicated=facts.get("kv_is_replicated", False),
+    )
+    accelerator = hardware.find(facts.get("hardware"))
+    lines = step.roofline(model, accelerator, used["running_req"], context_tok, step_s=used["step_s"])
+    mean_context_tok = float(context_tok.mean())
+    return lines, lambda running_req: step.strict_step_s(model, accelerator, running_req, mean_context_tok)
+
+
+def roofline_entry(roofline: step.Roofline | None, refused: str | None = None) -> dict[str, Any]:
+    """Return the scorecard's roofline: the lines, measured over target at each level, what it rests on, or why not."""
+    if roofline is None:
+        return {"strict": None, "expected": None, "target": None, "ratio": {}, "assumptions": [], "refused": refused}
+    keys = [level_key(level) for level in roofline.running_req]
+    entry: dict[str, Any] = {}
+    for name, line in (("strict", roofline.strict), ("expected", roofline.expected), ("target", roofline.target)):
+        entry[name] = None if line is None else {
+            "intercept_s": line.intercept_s, "slope_s_per_req": line.slope_s_per_req,
+            "step_s": dict(zip(keys, line.step_s, strict=True)),
+        }
+    ratio = dict(zip(keys, roofline.ratio("target"), strict=True))
+    return entry | {
+        "ratio": {key: times for key, times in ratio.items() if np.isfinite(times)},
+        "assumptions": [*roofline.assumptions, "ratio: measured step over target step",
+                        f"expected: {roofline.expected_refused}"],
+        "refused": refused,
+    }

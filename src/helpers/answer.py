@@ -1,0 +1,180 @@
+"""The answer in a few sentences, from a scorecard alone.
+
+Every number carries its unit and its interval, or the reason why it has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from helpers.display import level_key, show
+
+Card = Mapping[str, Any]
+
+MAX_LISTED = 6
+"""Levels listed by name when no law sums them up; the table has all."""
+
+MODEL_FACTS_EXAMPLE = '--context \'{"hardware": "...", "weight_bytes_per_step": ..., "kv_bytes_per_tok": ...}\''
+
+
+def answer(card: Card) -> str:
+    """Say what a run found, what it refuses to say and why.
+
+    Parameters
+    ----------
+    card : mapping
+        From ``scorecard.build`` or ``scorecard.read``.
+
+    Returns
+    -------
+    str
+        A sentence or two a line: measured, law, asymptote, roofline, client average, refusals, what to do next.
+    """
+    lines = [_measured(card), *_law(card), *_roofline(card), *_client(card)]
+    lines += [f"Doubt: {text}." for text in (_ended(w) for w in [*card["run"]["notes"], *card["fit"]["warnings"]])]
+    lines += [f"CHECK FAILED: {c['name']}: found {show(c['value'])}, limit {show(c['limit'])}; "
+              "do not use these numbers." for c in card["checks"] if c["pass"] is False]
+    return "\n".join(lines)
+
+
+def _ended(text: str) -> str:
+    """Drop a closing full stop."""
+    return text.rstrip().removesuffix(".")
+
+
+def fitted_levels(card: Card) -> list[Mapping[str, Any]]:
+    """Return the levels that entered the law, or all that have a step time where none did."""
+    levels = [level for level in card["levels"] if level["is_fitted"]]
+    return levels or [level for level in card["levels"] if level["step_s"] is not None]
+
+
+def _step_word(card: Card) -> str:
+    """Under speculation a step is a round of draft and verify."""
+    return "round" if any((level["accept_len"] or 1) > 1 for level in card["levels"]) else "step"
+
+
+def _measured(card: Card) -> str:
+    run, phases, levels = card["run"], card["phases"], fitted_levels(card)
+    names = [level_key(level["running_req"]) for level in levels]
+    if not names:
+        span = "no level with clean decode"
+    elif len(names) == 1:
+        span = f"1 level, N={names[0]} running requests"
+    else:
+        span = f"{len(names)} levels, N={names[0]} to N={names[-1]} running requests"
+    if phases["n_intervals"] is None:
+        return f"Measured: {span}, from a table of rates (how they were taken is not known to rooflog)."
+    engine = " ".join(str(part) for part in (run["engine"] or "unknown engine", run["engine_version"]) if part)
+    if run["engine"] and not run["engine_version"]:
+        engine += " (version not in the log)"
+    if run["n_server_lives"] and run["n_server_lives"] > 1:
+        engine += f", server life {run['server_life']} (0 is the first of {run['n_server_lives']})" if (
+            run["server_life"] is not None) else f", {run['n_server_lives']} server lives with the same arguments"
+    clean_s = sum(level["clean_s"] or 0.0 for level in card["levels"])
+    logged_s = sum(phases[name] or 0.0 for name in ("warmup_s", "ramp_s", "steady_s", "mixed_s", "drain_s", "idle_s"))
+    text = (f"Measured: {engine}: {span}; {phases['n_clean']} of {phases['n_intervals']} intervals of the log "
+            f"are clean decode, {show(clean_s, 'duration')} of {show(logged_s, 'duration')}.")
+    if phases["n_clean"] < phases["n_intervals"]:
+        reasons = Counter[str]()
+        for level in card["levels"]:
+            reasons.update(level["n_rejected"])
+        if reasons:
+            text += " Left out most: " + ", ".join(f"{reason} ({n})" for reason, n in reasons.most_common(3)) + "."
+    return text
+
+
+def _law(card: Card) -> list[str]:
+    fit, step = card["fit"], _step_word(card)
+    if fit["refused"]:
+        lines = [_each_level(card)] if any(level["step_s"] is not None for level in card["levels"]) else []
+        lines.append(f"No law of {step} time is claimed: {_ended(fit['refused'])}.")
+        return [*lines, "Next: hold at least four levels a factor of two apart, each for a few minutes after its "
+                        "ramp; `rooflog simulate --estimate` says how long that takes."]
+    selected, levels = fit["selected"], fitted_levels(card)
+    terms = f"{selected['confidence'] * 100:g} % interval, {_dof(selected['dof'])}"
+    inside = f"valid from N={level_key(selected['running_req_min'])} to N={level_key(selected['running_req_max'])}"
+    line = (f"{show(fit['intercept_s'], 's', fit['intercept_s_lo'], fit['intercept_s_hi'])} + N x "
+            f"{show(fit['slope_s_per_req'], 's/req', fit['slope_s_per_req_lo'], fit['slope_s_per_req_hi'])}")
+    if fit["law"] == "linear":
+        lines = [f"Law: {step} time = {line} ({terms}; {inside})."]
+    else:
+        parts = ", ".join(f"{name.removesuffix('_' + p['unit'].replace('/', '_per_'))} = "
+                          f"{show(p['value'], p['unit'], p['lo'], p['hi'])}"
+                          for name, p in selected["parameters"].items())
+        lines = [f"Law: {fit['law']}: {parts} ({terms}; {inside}).",
+                 f"The straight line, for comparison: {line} ({_dof(fit['dof'])})."]
+    if fit["loo_error_frac"] is not None:
+        top = selected["loo_error_top_frac"]
+        lines[0] += f" Left out and predicted, an inner level is off by {show(fit['loo_error_frac'] * 100)} % (median)"
+        lines[0] += "." if top is None else f", the top level by {show(top * 100)} %."
+    envelope = fit.get("rounding_envelope") or {}
+    if envelope:
+        ends = [f"{show(envelope[name][0], unit)} to {show(envelope[name][1], unit)}"
+                for name, unit in (("intercept_s", "s"), ("slope_s_per_req", "s/req")) if name in envelope]
+        lines.append(f"The last printed digit of the table alone allows {' and '.join(ends)}.")
+    top_level = levels[-1]
+    steady = (f"At N={level_key(top_level['running_req'])} the server decodes "
+              f"{show(top_level['decode_tok_per_s'], 'tok/s')} in {step}s of {_step(top_level)}")
+    return [*lines, f"{steady}; {_asymptote(fit)}."]
+
+
+def _dof(dof: int) -> str:
+    return f"{dof} degree{'' if dof == 1 else 's'} of freedom"
+
+
+def _asymptote(fit: Mapping[str, Any]) -> str:
+    if fit["asymptote_tok_per_s"] is None:
+        return "no asymptote is claimed (the law has none, or its slope could be zero)"
+    text = "more requests cannot lift it above " + show(
+        fit["asymptote_tok_per_s"], "tok/s", fit["asymptote_tok_per_s_lo"], fit["asymptote_tok_per_s_hi"]
+    ) + " if the law goes on"
+    half = fit["half_load_req"]
+    return text if half is None else f"{text}, half of which is reached at N={show(half)}"
+
+
+def _each_level(card: Card) -> str:
+    levels = [level for level in card["levels"] if level["step_s"] is not None]
+    texts = [f"N={level_key(level['running_req'])}: {_step(level)}, {show(level['decode_tok_per_s'], 'tok/s')}"
+             for level in levels[:MAX_LISTED]]
+    rest = f"; and {len(levels) - MAX_LISTED} more" if len(levels) > MAX_LISTED else ""
+    return f"{_step_word(card).capitalize()} time at " + "; ".join(texts) + rest + "."
+
+
+def _step(level: Mapping[str, Any]) -> str:
+    """Show the step of a level with its interval, or why it has none."""
+    text = show(level["step_s"], "s", level["step_s_lo"], level["step_s_hi"])
+    return text if level["step_s_lo"] is not None else text + " (no interval: too few steps)"
+
+
+def _roofline(card: Card) -> list[str]:
+    roofline = card["roofline"] or {}
+    if not roofline.get("ratio"):
+        reason = _ended(roofline.get("refused") or "hardware and model are not known")
+        return [f"Distance from the roofline: not stated; {reason}. For example {MODEL_FACTS_EXAMPLE}."]
+    ratio = roofline["ratio"]
+    keys = sorted((key for key in ratio if ratio[key] is not None), key=float)
+    ends = keys if len(keys) <= 2 else [keys[0], keys[-1]]
+    lines = []
+    for key in ends:
+        against = [f"{name} {show(roofline[name]['step_s'][key], 's')}" for name in ("strict", "expected", "target")
+                   if (roofline.get(name) or {}).get("step_s", {}).get(key) is not None]
+        lines.append(f"at N={key} a {_step_word(card)} takes {show(ratio[key])}x the target ({', '.join(against)})")
+    return ["Distance from the roofline: " + "; ".join(lines) + "."]
+
+
+def _client(card: Card) -> list[str]:
+    client = card["client"]
+    if client["steady_over_client"] is None:
+        return []
+    ratio, others = client["steady_over_client"], client["other_s"] or {}
+    load = f"the load that peaked at N={level_key(client['running_req'])}"
+    whose = "The client's average" if client["source"] == "user" else f"A client's average over {load} (from the log)"
+    text = (f"{whose} is {show(client['output_tok_per_s'], 'tok/s')}, the steady rate "
+            f"{'' if client['source'] == 'log' else f'of {load} '}{show(client['steady_tok_per_s'], 'tok/s')}: "
+            f"{show(ratio)}x")
+    parts = " + ".join(f"{show(seconds, 'duration')} of {name}" for name, seconds in others.items() if seconds)
+    if not parts or ratio <= 1:
+        return [text + "."]
+    return [f"{text}, because the average also holds {parts} in {show(client['duration_s'], 'duration')}."]

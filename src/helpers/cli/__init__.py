@@ -1,0 +1,5 @@
+"""The command line: `rooflog --help` is the manual."""
+
+from helpers.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,352 @@
+"""The command line: `rooflog --help` is the manual.
+
+Exit codes: 0 good, 1 a check failed, 2 cannot tell, 3 could not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from helpers import __version__
+from helpers.cli.printing import (
+    describe_lives,
+    print_accounting,
+    print_estimate,
+    print_json,
+    print_levels,
+    shown_path,
+    write_table,
+    write_text,
+    write_whole,
+)
+from helpers.facts import read_context
+from helpers.parameters import NotebookParameter, convert
+from helpers.progress import Progress
+from helpers.schema import RooflogError
+
+CANNOT_RUN = 3
+MANUAL = """
+[bold]From an LLM server log to a defended statement of what limits decode.[/bold]
+
+Point it at the log of a running or finished SGLang or vLLM server. It says
+what the log measured, which part of it is steady decode, how the step time
+grows with running requests, and how far that is from the roofline.
+
+  rooflog run server.log       the answer, and a folder with notebook, report
+                               and scorecard
+  rooflog fit server.log       the answer and the levels; nothing is written
+  rooflog fit rates.csv        the same from a table of running_req and
+                               decode_tok_per_s
+  rooflog ingest server.log    what every line of the log was
+  rooflog simulate --estimate  what a sweep would look like, and how long it
+                               would take
+
+What the log does not know goes into --context, as JSON text or as the path
+of a YAML or JSON file: --context '{"hardware": "h100-sxm", "tp": 1,
+"weight_bytes_per_step": 15e9, "kv_bytes_per_tok": 131072}'
+
+[bold]Exit codes[/bold]: 0 good; 1 a check failed; 2 cannot tell (a law is refused, with
+the reason); 3 could not run.
+"""
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=MANUAL, add_completion=False,
+                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+Logs = Annotated[list[str], typer.Argument(metavar="LOG", help="Files, folders or globs; .gz and .zst too.")]
+ContextFacts = Annotated[
+    str, typer.Option("--context", metavar="FACTS", help="What the log does not know: JSON text, or a YAML/JSON file.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Confidence = Annotated[float, typer.Option(help="Of every interval, between 0 and 1.")]
+
+
+class _PairsCommand(TyperCommand):
+    """Reads ``-p NAME VALUE``: the parser knows only options with one value, so the pair is joined before."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        joined, rest = [], list(args)
+        while rest:
+            word = rest.pop(0)
+            joined.append(word)
+            if word in ("-p", "--parameter") and rest:
+                name = rest.pop(0)
+                if "=" not in name:
+                    if not rest:
+                        raise typer.BadParameter(f"expected -p NAME VALUE, found no value for {name!r}")
+                    name = f"{name}={rest.pop(0)}"
+                joined.append(name)
+        return super().parse_args(ctx, joined)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        print(f"rooflog {__version__}")
+        raise typer.Exit
+
+
+@app.command(cls=_PairsCommand)
+def run(
+    logs: Logs,
+    notebook: Annotated[str, typer.Option(help="Number, start of the name, or path of a notebook.")] = "00",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", metavar="NAME VALUE", help="A parameter of the notebook; may be repeated."),
+    ] = None,
+    context: ContextFacts = "",
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder that gets the run folder.")] = "runs",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, scorecard.json, run.json).
+
+    The folder is written whole or not at all. A notebook that fails is kept, executed up to the failing cell.
+
+    [bold]Examples[/bold]
+
+      rooflog run server.log
+      rooflog run server.log --notebook 04 -p confidence 0.9 --out runs
+      rooflog run server.log --context '{"hardware": "h100-sxm"}' --json
+    """
+    from helpers import run as runner
+
+    pairs = [(name, value) for name, _, value in (item.partition("=") for item in parameter or [])]
+    with Progress(f"running {Path(notebook).stem} on {_names(logs)}") as say:
+        result = runner.run(logs, notebook, pairs, out, context, command=_command_line(), progress=say)
+    if as_json and result.scorecard is not None:
+        print_json(result.scorecard)
+    elif result.scorecard is not None:
+        from helpers import scorecard
+
+        print(scorecard.answer(result.scorecard))
+    if not as_json:
+        print(f"{'Kept' if result.exit_code == CANNOT_RUN else 'Written'}: {shown_path(result.folder)}")
+    if result.message:
+        _complain(result.message if not as_json else f"{result.message} (kept in {shown_path(result.folder)})")
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def ingest(
+    logs: Logs,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the samples: .parquet or .csv.")] = "",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Read a log and account for every line: statistics, events, known, other, malformed.
+
+    [bold]Examples[/bold]
+
+      rooflog ingest server.log
+      rooflog ingest logs/ --out samples.parquet
+    """
+    from helpers import ingest as reader
+
+    target = Path(out) if out else None
+    if target is not None and target.suffix not in (".parquet", ".csv"):
+        raise RooflogError(f"--out {out}: expected a file name that ends in .parquet or .csv, found {target.suffix!r}")
+    with Progress(f"reading {_names(logs)}") as say:
+        log = reader.read_log(logs, progress=_percent(say))
+    if target is not None:
+        write_whole(target, lambda file: write_table(log.samples, file))
+    accounting = log.accounting.as_dict()
+    lives = describe_lives(log)
+    events = {str(kind): int(n) for kind, n in log.events["kind"].value_counts().items()}
+    if as_json:
+        from helpers import scorecard
+
+        print_json(scorecard.to_plain({
+            "engine": log.engine, "engine_version": log.engine_version, **accounting, "events": events, "lives": lives,
+            "sources": [{"path": str(s.path), "sha256": s.sha256, "n_bytes": s.n_bytes} for s in log.sources],
+        }))
+        return
+    print_accounting(log, accounting, lives, events)
+    if target is not None:
+        print(f"Written: {target} ({len(log.samples)} samples)")
+
+
+@app.command()
+def fit(
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG_OR_TABLE", help="Logs, or one table: running_req, decode_tok_per_s.")
+    ],
+    context: ContextFacts = "",
+    confidence: Confidence = 0.95,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the step time at every level of running requests and fit its law; exit 2 when the law is refused.
+
+    [bold]Examples[/bold]
+
+      rooflog fit server.log
+      rooflog fit rates.csv --confidence 0.9
+      rooflog fit - < server.log
+    """
+    from helpers import scorecard
+    from helpers.analysis import analyse
+
+    with Progress(f"fitting {_names(logs)}") as say:
+        analysis = analyse(
+            logs, context=context, confidence=confidence, command=_command_line(), progress=_percent(say)
+        )
+    if as_json:
+        print_json(analysis.scorecard)
+    else:
+        print(analysis.answer)
+        print_levels(analysis.scorecard["levels"], confidence)
+    raise typer.Exit(scorecard.exit_code(analysis.scorecard))
+
+
+@app.command()
+def simulate(
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help="A named server and client; see --list.")
+    ] = "dense_sweep",
+    out: Annotated[str, typer.Option(metavar="LOG", help="Write the log.")] = "",
+    truth: Annotated[str, typer.Option(metavar="FILE", help="Write what really happened, as JSON.")] = "",
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only tell what it would look like and take.")] = False,
+    server: Annotated[
+        str, typer.Option(metavar="FACTS", help="Fields of server or client to change: JSON text, or a YAML/JSON file.")
+    ] = "",
+    levels: Annotated[str, typer.Option(metavar="N,N,...", help="Requests the client keeps in flight.")] = "",
+    engine: Annotated[str, typer.Option(help="sglang or vllm.")] = "",
+    engine_version: Annotated[str, typer.Option("--version", help="Whose line format to write.")] = "",
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    show_list: Annotated[bool, typer.Option("--list", help="List the presets and stop.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Simulate a server under a client: a log in the exact format of an engine's version, with known truth.
+
+    [bold]Examples[/bold]
+
+      rooflog simulate --list
+      rooflog simulate --estimate --levels 1,4,16,64
+      rooflog simulate field_case_a --out a.log --truth a.json --seed 3
+      rooflog simulate --engine vllm --version 0.20.2 --server '{"law": {"intercept_s": 0.03}}' --out v.log
+    """
+    from helpers import synth
+
+    if show_list:
+        for name in synth.presets.names():
+            print(f"{name}: {synth.presets.get(name).about}")
+        return
+    if not out and not estimate:
+        raise RooflogError("simulate: expected --out LOG, or --estimate to write nothing; found neither")
+    if truth and not out:
+        raise RooflogError("simulate: --truth belongs to a log; expected --out LOG beside it")
+    changes = read_context(server, "--server")
+    changes |= {name: value for name, value in (("engine", engine), ("version", engine_version)) if value}
+    if levels:
+        changes |= {"levels_req": convert(NotebookParameter("--levels", "list[int]", [], ""), levels), "n_prompts": []}
+    chosen = synth.presets.get(preset, **changes)
+    with Progress(f"simulating {preset}"):
+        if estimate:
+            print_estimate(synth.estimate(chosen.server, chosen.client), preset, as_json)
+        if not out:
+            return
+        simulation = chosen.simulate(seed=seed)
+        write_whole(Path(out), lambda file: simulation.write(file))
+        if truth:
+            text = json.dumps(simulation.truth, indent=1) + "\n"
+            write_whole(Path(truth), lambda file: write_text(file, text))
+    if as_json and not estimate:
+        print_json({"log": out, "truth": truth or None, "preset": preset, "seed": seed,
+                     "n_lines": len(simulation.lines())})
+    elif not as_json:
+        print(f"Written: {out} ({len(simulation.lines())} lines)" + (f" and {truth}" if truth else ""))
+
+
+@app.command()
+def report(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A run folder.")],
+    debug: Debug = False,
+) -> None:
+    """Build report.html of a run folder again: one offline page, the answer first.
+
+    [bold]Example[/bold]
+
+      rooflog report runs/20261129T120000Z-00
+    """
+    from helpers.report import write_report
+
+    print(f"Written: {shown_path(write_report(run_dir))}")
+
+
+def _names(logs: Sequence[str]) -> str:
+    return Path(logs[0]).name + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
+
+
+def _percent(say: Progress) -> Callable[[int, int], None]:
+    """Turn bytes read of bytes in all into words."""
+    return lambda done, total: say(f"{100 * done / total:.0f} % read" if total else f"{done / 1e6:.0f} MB read")
+
+
+def _command_line() -> str:
+    return shlex.join(["rooflog", *_arguments])
+
+
+def _complain(message: str) -> None:
+    """Say it in one line on standard error."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+
+
+_arguments: list[str] = []
+
+
+@contextmanager
+def _known_arguments(arguments: list[str]) -> Iterator[None]:
+    """Remember the command line for the record of a run."""
+    _arguments[:] = arguments
+    yield
+    _arguments.clear()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; return its exit code, with every error as one line on standard error.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        0 good, 1 a check failed, 2 cannot tell, 3 could not run.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _known_arguments(words):
+            code = app(words or ["--help"], prog_name="rooflog", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: no second complaint at exit
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted; nothing was written")
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        if isinstance(error, RooflogError):
+            _complain(str(error))
+        elif hasattr(error, "format_message"):  # usage errors of typer, whichever parser it brings
+            _complain(f"{error.format_message()} (see rooflog --help)")
+        else:
+            _complain(f"{type(error).__name__}: {error} (a fault of rooflog: --debug shows where)")
+    return CANNOT_RUN
