@@ -6,8 +6,8 @@ used_tok grows by 40 N between two of them.
 
 import numpy as np
 import pytest
-from build import decode, no_events, prefill, samples, window
 
+from build import decode, no_events, prefill, samples, window
 from helpers import schema, segment
 from helpers.segment import rules
 
