@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 import papermill
-from nbclient.exceptions import DeadKernelError
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from helpers.schema import LogFormatError, RooflogError
@@ -19,6 +19,9 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 
 QUIET_KERNEL = ["--IPKernelApp.log_level=50"]
 """Kernels warn on standard error of TCP without encryption, and call the interrupt that ends them an error."""
+
+CELL_TIMEOUT_S = 1800
+"""A cell that says nothing for so long has lost its kernel's answer: a run must end, whatever happens [s]."""
 
 Say = Callable[[str], None]
 
@@ -44,10 +47,12 @@ def run_cells(
         papermill.execute_notebook(
             _literal(path), _literal(output), parameters=dict(values), kernel_name=KERNEL, cwd=path.parent,
             progress_bar=False, request_save_on_cell_execute=True, extra_arguments=QUIET_KERNEL,
-            on_cell_start=cell_starts,
+            on_cell_start=cell_starts, execution_timeout=CELL_TIMEOUT_S,
         )
     except papermill.PapermillExecutionError as error:
         return error.ename, " ".join(str(error.evalue).split())
+    except CellTimeoutError:
+        return "CellTimeoutError", f"a cell did not end within {CELL_TIMEOUT_S} s"
     except DeadKernelError as error:
         return "DeadKernelError", f"the kernel died, often for want of memory: {error}"
     return None
