@@ -379,6 +379,8 @@ class Fits:
         All laws tried, the selected one among them.
     selection : str
         The rule that selected, in words.
+    is_named : bool
+        The levels support calling the selected law by its name; False: it is used, not claimed.
     crosschecks : mapping
         Name -> (intercept_s, slope_s_per_req): ols, throughput_space, theil_sen, huber_log, naive_ticks.
     context : LawFit or None
@@ -394,6 +396,7 @@ class Fits:
     selected: LawFit
     candidates: tuple[LawFit, ...]
     selection: str
+    is_named: bool = True
     crosschecks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     context: LawFit | None = None
     prediction: LawFit | None = None

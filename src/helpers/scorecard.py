@@ -210,6 +210,7 @@ def _fit(fits: Fits) -> dict[str, Any]:
         "loo_error_frac": selected.loo_error_frac,
         "loo_error_top_frac": selected.loo_error_top_frac,
         "selection": fits.selection,
+        "is_named": fits.is_named,
         "warnings": list(selected.warnings),
         "refused": selected.refused,
     }

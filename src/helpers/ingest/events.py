@@ -1,0 +1,216 @@
+"""Server events: start-up, memory, crashes and stops, read one line at a time (they are few)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.ingest import sglang, vllm
+from helpers.ingest.arguments import parse_arguments
+from helpers.ingest.dialect import EventRule
+
+GIB = 2**30
+"""Bytes; both engines print GiB, SGLang and old vLLM spell it GB."""
+
+MAX_TEXT = 2000
+"""Characters of a line kept in EVENTS.text."""
+
+_UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+
+COMMON = (
+    # A hint how to avoid running out of memory is no event, a traceback line that names the class neither.
+    EventRule(
+        "out_of_memory", "out of memory",
+        r"(?<!encounter )(?<!avoid )(?<!prevent )(?P<device>CUDA|HIP|XPU|NPU)(?: error:)? out of memory(?! errors?\b)"
+        r"(?:.*?Tried to allocate (?P<size>[\d.]+) ?(?P<unit>[KMG]i?B|bytes))?",
+    ),
+    EventRule("out_of_memory", "OutOfMemoryError: ", r"OutOfMemoryError: \S"),
+    EventRule("ready", "Application startup complete"),
+    EventRule("shutdown", "INFO:     Shutting down"),
+)
+"""Lines of the libraries below both engines."""
+
+RULES: tuple[tuple[str | None, EventRule], ...] = tuple(
+    sorted(
+        [(dialect.engine, rule) for dialect in (sglang.DIALECT, vllm.DIALECT) for rule in dialect.events]
+        + [(None, rule) for rule in COMMON],
+        key=lambda item: item[1].kind != "args",
+    )
+)
+"""Argument dumps first: whatever words they contain, they are nothing else."""
+
+INTERNAL_KINDS = ("banner", "fact")
+"""Kinds that only feed server lives and facts."""
+
+ARGS_LITERALS = tuple(rule.literal for _, rule in RULES if rule.kind == "args")
+
+_DUMP_START = re.compile(r"(?:server_args=|non-default args: |with config: |args: (?=Namespace\())")
+
+
+@dataclass
+class Event:
+    """One recognised line."""
+
+    line_no: int
+    kind: str
+    engine: str | None
+    text: str
+    start: int
+    """Where the message begins in the text; the prefix with stamp and rank is before it."""
+    literal: str
+    detail: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)
+    life: int = 0
+    is_counted: bool = False
+    """Its line counts as an event: it holds no statistic and is no mere fact."""
+
+
+def read_event(line_no: int, text: str) -> Event | None:
+    """Recognise a server event in a cleaned line; None if it is none."""
+    for engine, rule in RULES:
+        start = text.find(rule.literal)
+        if start < 0:
+            continue
+        match = re.search(rule.pattern, text) if rule.pattern else None
+        if rule.pattern and match is None:
+            continue
+        event = Event(line_no, rule.kind, engine, text[:MAX_TEXT], start, rule.literal)
+        if match is not None:
+            event.detail = _read_groups(match)
+        if rule.kind == "args":
+            event.args = _read_dump(text)
+            if "engine_version" in event.detail:
+                event.args["engine_version"] = event.detail["engine_version"]
+        return event
+    return None
+
+
+def _read_dump(text: str) -> dict[str, Any]:
+    """Read the arguments, with the captured graph sizes that sit deep in what is no Python."""
+    begins = _DUMP_START.search(text)
+    args = parse_arguments(text[begins.end():]) if begins else {}
+    sizes = re.search(r"cudagraph_capture_sizes['\"]: ?\[([\d, ]+)\]", text)
+    if sizes:
+        args["cudagraph_capture_sizes"] = sorted(read_integers(sizes[1]))
+    return args
+
+
+def _read_groups(match: re.Match[str]) -> dict[str, Any]:
+    """Convert named groups: numbers, GiB to bytes, lists of integers."""
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    detail: dict[str, Any] = {}
+    if "size" in groups:
+        detail["size_bytes"] = round(float(groups.pop("size")) * _UNITS[groups.pop("unit")])
+    for name, value in groups.items():
+        if name.endswith("_gib"):
+            detail[f"{name.removesuffix('_gib')}_bytes"] = round(float(value) * GIB)
+        elif name == "batch_sizes":
+            detail[name] = sorted(read_integers(value))
+        else:
+            detail[name] = _number(value)
+    parts = [detail[name] for name in ("k_bytes", "v_bytes", "conv_state_bytes", "ssm_state_bytes") if name in detail]
+    if parts:
+        detail["size_bytes"] = sum(parts)
+    return detail
+
+
+def _number(text: str) -> int | float | str:
+    """Return the number a text is, without thousands separators, or the text."""
+    plain = text.replace(",", "")
+    for convert in (int, float):
+        try:
+            return convert(plain)
+        except ValueError:
+            continue
+    return text
+
+
+def read_integers(text: str) -> list[int]:
+    """``1, 2, 4`` -> [1, 2, 4]."""
+    return [int(item) for item in text.split(",") if item.strip()]
+
+
+_READY = (
+    "The server is fired up and ready to roll", "Application startup complete", "Starting vLLM server on",
+    "Starting vLLM API server",
+)
+"""Literals that mean ready, the most telling first."""
+
+
+def number_lives(events: list[Event], statistic_lines: Iterable[int], first_life: int = 0) -> list[tuple[int, int]]:
+    """Count the server lives of one file and set ``life`` on its events.
+
+    A new life begins at a start-up line (banner, argument dump, engine config) once the life before it has shown
+    a statistic line or was ready, or has got further in its start-up or failed and then prints the same kind of
+    start-up line again. So all ranks that print the same lines are one life, and a banner with the dumps that
+    follow it are one life too.
+
+    Parameters
+    ----------
+    events : list of Event
+        In the order of the lines.
+    statistic_lines : iterable of int
+        Sorted line numbers.
+    first_life : int
+        Number of the life in which the file begins.
+
+    Returns
+    -------
+    list of (line_no, life)
+        Where each life begins; the first is line 1.
+    """
+    statistics = iter(sorted(set(statistic_lines)))
+    next_statistic = next(statistics, None)
+    life, begins = first_life, [(1, first_life)]
+    has_run = has_progress = False
+    seen: set[str] = set()
+    for event in events:
+        while next_statistic is not None and next_statistic < event.line_no:
+            has_run = True
+            next_statistic = next(statistics, None)
+        if event.kind in ("args", "banner"):
+            if has_run or has_progress and (event.literal in seen or not seen):
+                life += 1
+                begins.append((event.line_no, life))
+                has_run = has_progress = False
+                seen = set()
+            seen.add(event.literal)
+        elif event.kind == "ready":
+            has_run = True
+        elif event.kind != "fact":
+            has_progress = True
+        event.life = life
+    return begins
+
+
+def settle(events: list[Event], engine: str | None) -> list[Event]:
+    """Decide what depends on the rest of the life.
+
+    A server says in up to three lines that it is up; the last of them in start-up order counts: SGLang's own, else
+    uvicorn's, else vLLM's. A dead child after a stop was asked for is part of the stop. vLLM names the captured
+    sizes in its config, not when done.
+    """
+    settled = []
+    stopped: set[int] = set()
+    ready: dict[int, str] = {}
+    for event in events:
+        if event.kind == "ready" and _READY.index(event.literal) < _READY.index(ready.get(event.life, _READY[-1])):
+            ready[event.life] = event.literal
+    sizes: dict[int, list[int]] = {}
+    for event in events:
+        event.engine = event.engine or engine
+        if event.kind == "ready" and event.literal != ready.get(event.life, _READY[-1]):
+            continue
+        if event.kind == "args" and "cudagraph_capture_sizes" in event.args:
+            sizes[event.life] = event.args["cudagraph_capture_sizes"]
+        if event.kind == "graphs_captured" and event.engine == "vllm" and event.life in sizes:
+            event.detail.setdefault("batch_sizes", sizes[event.life])
+        if event.kind == "shutdown":
+            stopped.add(event.life)
+        elif event.kind == "crash" and event.life in stopped:
+            event.kind = "shutdown"
+            event.detail["after_stop"] = True
+        settled.append(event)
+    return settled

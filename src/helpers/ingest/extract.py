@@ -1,0 +1,273 @@
+"""From candidate lines to statistic records, all lines of one layout at once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from helpers.ingest.dialect import HOLE, VALUE_PATTERN, Family, Key, Layout, any_of, escape, read_layout
+
+MEASURES = {
+    "running_req": pl.Int64, "queue_req": pl.Int64, "used_tok": pl.Int64, "kv_used_frac": pl.Float64,
+    "new_tok": pl.Int64, "cached_tok": pl.Int64, "decode_tok_per_s": pl.Float64, "prefill_tok_per_s": pl.Float64,
+    "accept_len": pl.Float64, "accept_rate_frac": pl.Float64, "graph": pl.Boolean, "retracted_req": pl.Int64,
+    "transfer_req": pl.Int64, "prealloc_req": pl.Int64, "iteration": pl.Int64,
+}
+"""Columns of SAMPLES that a record can fill, with their polars types."""
+
+# A record glued behind another, or another message behind a record, begins with one of these.
+_NEXT_MESSAGE = (
+    r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|"
+    r"(?:INFO|WARNING|ERROR|DEBUG)(?: [0-9]{2}-[0-9]{2} |: )|"
+    r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker)[^)]*pid=|[0-9]+ Engines Aggregated: |Engine [0-9]+: |"
+    r"\[repeated [0-9]+x across cluster\]"
+)
+_NEXT_MESSAGE_PATTERN = re.compile(_NEXT_MESSAGE)
+# In JSON wrappers the record ends at an escaped line feed or the closing quote.
+_JSON_TAIL = r'\\n|"'
+
+
+RecentLayouts = dict[Family, list[str]]
+_MAX_RECENT = 8
+"""Layouts tried before looking closer; real logs have up to six per kind of line."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a chunk: those read, and the lines that name one but cannot be read whole.
+
+    Lines in neither only mention a statistic. ``unusual`` holds the lines whose text is not all statistic.
+    """
+
+    samples: pl.DataFrame
+    malformed: pl.DataFrame
+    unusual: pl.DataFrame
+
+
+def extract(
+    families: Sequence[Family], lines: pl.DataFrame, recent: RecentLayouts, quoting: Sequence[str] = (),
+    other: Sequence[str] = (),
+) -> Records:
+    """Read every statistic record of the lines.
+
+    Parameters
+    ----------
+    families : sequence of Family
+        In the order in which they claim a line.
+    lines : DataFrame
+        ``line_no`` and cleaned ``text`` of lines that hold at least one literal.
+    recent : dict
+        Layouts that earlier lines of the log had; updated. It only saves work.
+    quoting : sequence of str
+        Literals of lines that quote other text: no statistic counts in them.
+    other : sequence of str
+        Literals of what else a line could hold beside a record.
+
+    Returns
+    -------
+    Records
+        ``samples`` with line_no, part, text, prefix, engine, kind, the MEASURES and extra; ``malformed`` with
+        line_no, text, reason; ``unusual`` with line_no, text.
+    """
+    named = [family.literal for family in families if not family.literal.startswith("#")]
+    special = any_of([*named, *quoting, *other])
+    samples = [_no_samples()]
+    unusual = [lines.clear()]
+    lines = lines.with_columns(part=pl.lit(0, pl.Int64))
+    for family in families:
+        if lines.is_empty():
+            break
+        mine, lines = _claim(family, lines)
+        if mine.is_empty():
+            continue
+        # a body read to its end holds nothing else; what stands before it may
+        is_plain = ~mine["prefix"].str.contains(special)
+        read, failed = _read_family(family, mine.filter(is_plain), recent.setdefault(family, []), named)
+        samples.append(read)
+        unusual += [mine.filter(~is_plain).select("line_no", "text"), failed.select("line_no", "text")]
+    looked_at = pl.concat(unusual)
+    if looked_at.is_empty():
+        return Records(pl.concat(samples), _no_malformed(), looked_at)
+    records = _read_unusual(families, looked_at, recent, named, quoting)
+    return Records(pl.concat([*samples, records.samples]), records.malformed, looked_at)
+
+
+def _claim(family: Family, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the lines of a family, split at its literal, and the others."""
+    claimed = lines["text"].str.contains(family.literal, literal=True)
+    halves = pl.col("text").str.splitn(family.literal, 2).struct
+    mine = lines.filter(claimed).with_columns(prefix=halves.field("field_0"), body=halves.field("field_1"))
+    return mine, lines.filter(~claimed) if not mine.is_empty() else lines
+
+
+def _read_unusual(
+    families: Sequence[Family], lines: pl.DataFrame, recent: RecentLayouts, named: Sequence[str], quoting: Sequence[str]
+) -> Records:
+    """Read lines that hold several records, or more than a record: each piece by itself."""
+    samples, malformed = [_no_samples()], [_no_malformed()]
+    if quoting:
+        lines = lines.filter(~pl.col("text").str.contains(any_of(quoting)))
+    pieces = pl.DataFrame(
+        [
+            (line_no, piece, part)
+            for line_no, text in lines.iter_rows()
+            for part, piece in enumerate(_split_glued(text, named))
+        ],
+        schema={"line_no": pl.Int64, "text": pl.String, "part": pl.Int64},
+        orient="row",
+    )
+    for family in families:
+        mine, pieces = _claim(family, pieces)
+        if not mine.is_empty():
+            read, failed = _read_whole(family, mine, recent.setdefault(family, []))
+            samples.append(read)
+            malformed.append(failed.select("line_no", "text", "reason"))
+    return Records(pl.concat(samples), pl.concat(malformed), lines)
+
+
+def _read_whole(family: Family, lines: pl.DataFrame, recent: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read lines of one family; those that fail once more without what other processes or wrappers appended."""
+    read, failed = _read_family(family, lines, recent)
+    if failed.is_empty():
+        return read, failed
+    clipped = failed.with_columns(
+        body=pl.col("body").str.replace(f"(?s:(?:{_NEXT_MESSAGE}|{_JSON_TAIL}).*)$", ""), _before=pl.col("body")
+    )
+    is_changed = pl.col("body") != pl.col("_before")
+    again = clipped.filter(is_changed).drop("_before", "reason")
+    if again.is_empty():
+        return read, failed
+    read_again, failed_again = _read_family(family, again, recent)
+    failed = clipped.filter(~is_changed).drop("_before")
+    return pl.concat([read, read_again]), pl.concat([failed, failed_again])
+
+
+def _no_samples() -> pl.DataFrame:
+    where = {"line_no": pl.Int64, "part": pl.Int64, "text": pl.String, "prefix": pl.String, "engine": pl.String,
+             "kind": pl.String}
+    return pl.DataFrame(schema={**where, **MEASURES, "extra": pl.String})
+
+
+def _read_family(
+    family: Family, lines: pl.DataFrame, recent: list[str], named: Sequence[str] = ()
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the records of one family: read, and malformed with the reason; prose is in neither."""
+    read, failed = [_no_samples()], [lines.clear().with_columns(reason=pl.lit(None, pl.String))]
+    for layout in list(recent):  # a log goes on as it began: most lines need no look at their layout
+        if not lines.is_empty():
+            lines = _apply(family, layout, lines, read, failed)
+    if lines.is_empty():
+        return pl.concat(read), pl.concat(failed)
+    lines = lines.with_columns(layout=pl.col("body").str.replace_all(VALUE_PATTERN, HOLE))
+    for group in lines.partition_by("layout"):
+        layout = group["layout"][0]
+        group = group.drop("layout")
+        understood = read_layout(family, layout)
+        if any(literal in layout for literal in named):
+            failed.append(group.with_columns(reason=pl.lit("another record begins in it")))
+        elif understood.reason is not None:
+            failed.append(group.with_columns(reason=pl.lit(understood.reason)))
+        elif not understood.is_prose:
+            recent.insert(0, layout)
+            del recent[_MAX_RECENT:]
+            _apply(family, layout, group, read, failed)
+    return pl.concat(read), pl.concat(failed)
+
+
+def _apply(
+    family: Family, layout: str, lines: pl.DataFrame, read: list[pl.DataFrame], failed: list[pl.DataFrame]
+) -> pl.DataFrame:
+    """Read the lines that have this layout into ``read`` or ``failed``; return the others."""
+    lines = lines.with_columns(values=pl.col("body").str.extract_groups(_layout_pattern(layout)))
+    is_match = pl.col("values").struct.field("1").is_not_null()
+    matched = lines.filter(is_match)
+    if matched.is_empty():
+        return lines.drop("values")
+    others = lines.filter(~is_match).drop("values") if len(matched) < len(lines) else lines.clear().drop("values")
+    rows = _read_values(family, read_layout(family, layout), matched)
+    is_bad = rows["reason"] != ""
+    if is_bad.any():
+        failed.append(rows.filter(is_bad).select(failed[0].columns))
+        rows = rows.filter(~is_bad)
+    read.append(rows.select(read[0].columns))
+    return others
+
+
+@functools.lru_cache(maxsize=4096)
+def _layout_pattern(layout: str) -> str:
+    """Return the regular expression (Rust syntax) that a layout's lines match, one group per value."""
+    return "^" + f"({VALUE_PATTERN})".join(escape(text) for text in layout.split(HOLE)) + "$"
+
+
+def _no_malformed() -> pl.DataFrame:
+    return pl.DataFrame(schema={"line_no": pl.Int64, "text": pl.String, "reason": pl.String})
+
+
+def _read_values(family: Family, layout: Layout, group: pl.DataFrame) -> pl.DataFrame:
+    """Turn the values of one layout's lines into columns; ``reason`` is empty where all could be read."""
+    columns: dict[str, pl.Expr] = {name: pl.lit(None, dtype) for name, dtype in MEASURES.items()}
+    problems = []
+    for slot in layout.slots:
+        if slot.key is None:
+            continue
+        value = pl.col("values").struct.field(str(slot.index + 1))
+        is_required = any(slot.name in choice for choice in family.required)
+        columns[slot.key.column], is_bad = _convert(slot.key, value, is_required=is_required)
+        problems.append(pl.when(is_bad).then(pl.concat_str(pl.lit(f"{slot.name!r} is "), value)))
+    reason = pl.coalesce(*problems, pl.lit("")) if problems else pl.lit("")
+    return group.with_columns(**columns, extra=_extra(layout), reason=reason, engine=pl.lit(family.engine),
+                              kind=pl.lit(family.kind))
+
+
+def _convert(key: Key, value: pl.Expr, *, is_required: bool) -> tuple[pl.Expr, pl.Expr]:
+    """Return the typed value and whether it cannot be one (absurd, or not a number where one is needed)."""
+    if key.read == "flag":
+        flag = pl.when(value == "True").then(True).when(value == "False").then(False)
+        return flag, flag.is_null()
+    if key.read == "count":
+        number = value.cast(pl.Int64, strict=False)
+        return number, number.is_null() | (number < 0)
+    number = value.cast(pl.Float64, strict=False)
+    is_bad = number.is_null() | number.is_infinite() | (number < 0)
+    is_bad = is_bad | number.is_nan() if is_required else is_bad
+    scale = 100.0 if key.read == "percent" else 1.0
+    return number / scale, is_bad
+
+
+def _extra(layout: Layout) -> pl.Expr:
+    """Return the other values of a line as a JSON object with the digits as printed."""
+    items: list[list[pl.Expr]] = []
+    for slot in layout.slots:
+        if slot.key is None:
+            name = f"{slot.name} ({slot.unit.strip()})" if slot.unit else slot.name
+            items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: "), _json_value(slot.index)])
+    for name, indices in layout.lists:
+        values = [_json_value(index) for index in indices]
+        separated = [expression for value in values for expression in (value, pl.lit(", "))][:-1]
+        items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: ["), *separated, pl.lit("]")])
+    items += [[pl.lit(f"{json.dumps(name, ensure_ascii=False)}: true")] for name in layout.flags]
+    if not items:
+        return pl.lit(None, pl.String)
+    joined = [expression for item in items for expression in (*item, pl.lit(", "))][:-1]
+    return pl.concat_str(pl.lit("{"), *joined, pl.lit("}"))
+
+
+def _json_value(index: int) -> pl.Expr:
+    value = pl.col("values").struct.field(str(index + 1))
+    in_json = {"True": "true", "False": "false", "nan": "null", "inf": "null", "-inf": "null", "-nan": "null"}
+    return value.replace(in_json).str.replace(r"^(-?)0+([0-9])", "${1}${2}")  # JSON knows no leading zeros
+
+
+def _split_glued(text: str, named: Sequence[str]) -> list[str]:
+    """Cut a line into pieces of at most one record, every one with its own prefix where it has one."""
+    anchors = [match.start() for match in re.finditer("|".join(map(re.escape, named)), text)]
+    starts = [0]
+    for before, here in zip(anchors, anchors[1:], strict=False):
+        found = _NEXT_MESSAGE_PATTERN.search(text, before + 1, here)
+        starts.append(found.start() if found else here)
+    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]

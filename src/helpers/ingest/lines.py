@@ -1,0 +1,283 @@
+"""From bytes to candidate lines: chunked reading, decompression, cleaning, counting what was odd."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import hashlib
+import io
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import zstandard
+
+from helpers.schema import LogFormatError
+
+CHUNK_BYTES = 8 * 2**20
+"""Bytes of text held at once; memory follows it, not the size of the file."""
+
+MAX_LINE_BYTES = 16 * 2**20
+"""Longer lines are cut here (and counted): no statistic line is, and memory must stay bounded."""
+
+LONG_LINE_BYTES = 100_000
+"""Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
+
+_COMPRESSED_PIECE_BYTES = 128 * 1024
+"""Fed to the zstd decoder at once: logs shrink up to about 100-fold, so one piece expands to about a chunk."""
+
+_BINARY_MAGIC = {
+    b"\x89PNG": "a PNG image", b"PAR1": "a Parquet file", b"PK\x03\x04": "a zip archive", b"\x7fELF": "a program",
+    b"%PDF": "a PDF", b"SQLite format 3": "an SQLite database", b"\x93NUMPY": "a NumPy array",
+    b"BZh": "a bzip2 file", b"\xfd7zXZ": "an xz file", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
+    b"ARROW1": "an Arrow file",
+}
+_CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
+_MAX_ODD_SHARE = 0.1
+"""Share of control characters and undecodable bytes above which a file is taken for binary."""
+
+
+@dataclass
+class Chunk:
+    """Whole lines of a file: valid UTF-8 without NUL bytes; line k begins at ``offsets[k]``."""
+
+    first_line_no: int
+    text: bytes
+    offsets: np.ndarray
+    ends_open: bool
+    """The last line has no line feed: it may have been cut."""
+
+    @property
+    def last_line_no(self) -> int:
+        """Number of the last line."""
+        return self.first_line_no + len(self.offsets) - 2
+
+
+@dataclass
+class FileReader:
+    """Reads one source once, front to back.
+
+    Attributes
+    ----------
+    path : str
+        As given; '-' is standard input.
+    oddities : Counter
+        nul_bytes, crlf, ansi, invalid_utf8, truncated_last_line, long_lines, cut_lines, utf16.
+    n_lines, n_bytes, sha256
+        Known after the last chunk; bytes and hash are those of the source as stored, compressed or not.
+    """
+
+    path: str
+    chunk_bytes: int = CHUNK_BYTES
+    oddities: Counter[str] = field(default_factory=Counter)
+    n_lines: int = 0
+    n_bytes: int = 0
+    sha256: str = ""
+
+    def chunks(self, report: Callable[[int], None] | None = None) -> Iterator[Chunk]:
+        """Yield the file in chunks of whole lines.
+
+        Parameters
+        ----------
+        report : callable, optional
+            Called with the bytes of the source read so far.
+
+        Raises
+        ------
+        LogFormatError
+            Missing, unreadable, empty or binary file, or a truncated archive.
+        """
+        source = _HashingReader(self.path)
+        carry = b""
+        overlong = False
+        is_first = True
+        for piece in _decoded(source, self.path, self.chunk_bytes, self.oddities):
+            if is_first:
+                refuse_binary(piece, self.path)
+                is_first = False
+            if report is not None:
+                report(source.n_bytes)
+            cut = piece.rfind(b"\n") + 1
+            if overlong and cut:
+                piece = piece[piece.find(b"\n"):]
+                cut = piece.rfind(b"\n") + 1
+                overlong = False
+            elif overlong:
+                continue
+            if not cut:
+                carry += piece
+                if len(carry) > MAX_LINE_BYTES:
+                    carry, overlong = carry[:MAX_LINE_BYTES], True
+                    self.oddities["cut_lines"] += 1
+                continue
+            yield self._clean(b"".join((carry, memoryview(piece)[:cut])), ends_open=False)
+            carry = piece[cut:]
+        if carry:
+            yield self._clean(carry, ends_open=True)
+        self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
+        if self.n_lines == 0:
+            raise LogFormatError(
+                f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
+            )
+
+    def _clean(self, text: bytes, *, ends_open: bool) -> Chunk:
+        """Count what is odd in a run of lines and make it valid text."""
+        self.oddities["truncated_last_line"] += ends_open
+        if b"\r" in text:
+            self.oddities["crlf"] += text.count(b"\r\n")
+        if b"\0" in text:
+            self.oddities["nul_bytes"] += text.count(b"\0")
+            text = text.replace(b"\0", b"")
+        if not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                decoded = text.decode(errors="replace")
+                self.oddities["invalid_utf8"] += decoded.count("\ufffd")
+                text = decoded.encode()
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+        offsets = np.concatenate([[0], ends, [len(text)] if ends_open else []]).astype(np.int64)
+        chunk = Chunk(self.n_lines + 1, text, offsets, ends_open)
+        self.n_lines += len(offsets) - 1
+        return chunk
+
+
+def split_lines(chunk: Chunk) -> pl.DataFrame:
+    """Return the lines of a chunk as columns ``line_no`` and ``text``, without copying the text."""
+    lines = pa.LargeStringArray.from_buffers(
+        len(chunk.offsets) - 1, pa.py_buffer(chunk.offsets), pa.py_buffer(chunk.text)
+    )
+    numbers = np.arange(chunk.first_line_no, chunk.first_line_no + len(lines))
+    return pl.DataFrame({"line_no": pl.Series(numbers, dtype=pl.Int64), "text": pl.Series(lines)})
+
+
+def refuse_binary(sample: bytes, path: str) -> None:
+    """Raise LogFormatError if the first bytes are not those of text."""
+    for magic, name in _BINARY_MAGIC.items():
+        if sample.startswith(magic):
+            raise LogFormatError(f"{path}: expected a text log (plain, .gz or .zst), found {name}")
+    text = sample[:65536].replace(b"\0", b"")
+    n_control = len(text) - len(text.translate(None, _CONTROL))
+    n_invalid = text.decode(errors="replace").count("\ufffd")
+    if text and (n_control + n_invalid) / len(text) > _MAX_ODD_SHARE:
+        raise LogFormatError(
+            f"{path}: expected a text log (plain, .gz or .zst), found binary data "
+            f"({n_control + n_invalid} of the first {len(text)} bytes are no text)"
+        )
+
+
+class _HashingReader:
+    """The stored bytes of a source, hashed and counted as they are read."""
+
+    def __init__(self, path: str) -> None:
+        self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
+        self._hash = hashlib.sha256()
+        self.n_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        self.n_bytes += len(data)
+        return data
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if self._file is not sys.stdin.buffer:
+            self._file.close()
+
+
+def _open(path: str) -> BinaryIO:
+    """Open a file or say in one line why not."""
+    try:
+        return Path(path).open("rb", buffering=0)
+    except FileNotFoundError as error:
+        raise LogFormatError(f"{path}: no such file; expected a server log. Check the path") from error
+    except OSError as error:
+        raise LogFormatError(f"{path}: cannot be read ({error.strerror}); expected a readable server log") from error
+
+
+def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str]) -> Iterator[bytes]:
+    """Yield the source unpacked and as UTF-8, recognised by its first bytes, not by its name."""
+    start = source.read(4)
+    stream: Iterator[bytes]
+    if start[:2] == b"\x1f\x8b":
+        stream = _gunzip(start, source, path, size)
+    elif start == zstandard.FRAME_HEADER:
+        stream = _unzstd(start, source, path)
+    else:
+        stream = _plain(start, source, size)
+    with contextlib.closing(source):
+        first = next(stream, b"")
+        encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
+        if encoding is None:
+            yield first.removeprefix(codecs.BOM_UTF8)
+            yield from stream
+            return
+        oddities["utf16"] += 1  # what a Windows shell writes when it redirects a server's output
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        yield decoder.decode(first[2:]).encode()
+        for piece in stream:
+            yield decoder.decode(piece).encode()
+
+
+def _plain(start: bytes, source: _HashingReader, size: int) -> Iterator[bytes]:
+    """Yield the bytes as they are."""
+    piece = start + source.read(size)
+    while piece:
+        yield piece
+        piece = source.read(size)
+
+
+def _gunzip(start: bytes, source: _HashingReader, path: str, size: int) -> Iterator[bytes]:
+    """Unpack one or several gzip members."""
+    with gzip.GzipFile(fileobj=_Rejoined(start, source)) as unpacked:
+        try:
+            while piece := unpacked.read(size):
+                yield piece
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise LogFormatError(
+                f"{path}: the gzip data is truncated or damaged ({error}); copy the file again"
+            ) from error
+
+
+def _unzstd(start: bytes, source: _HashingReader, path: str) -> Iterator[bytes]:
+    """Unpack one or several zstd frames."""
+    decoder = zstandard.ZstdDecompressor().decompressobj()
+    packed = start + source.read(_COMPRESSED_PIECE_BYTES)
+    try:
+        while packed:
+            if decoder.eof:
+                decoder = zstandard.ZstdDecompressor().decompressobj()
+            if piece := decoder.decompress(packed):
+                yield piece
+            packed = decoder.unused_data if decoder.eof else b""
+            packed = packed or source.read(_COMPRESSED_PIECE_BYTES)
+    except zstandard.ZstdError as error:
+        raise LogFormatError(f"{path}: the zstd data is damaged ({error}); copy the file again") from error
+    if not decoder.eof:
+        raise LogFormatError(f"{path}: the zstd data is truncated (the last frame has no end); copy the file again")
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream with the bytes that were read to recognise it put back."""
+
+    def __init__(self, start: bytes, source: _HashingReader) -> None:
+        self._start, self._source = start, source
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        taken = self._start if size < 0 else self._start[:size]
+        self._start = self._start[len(taken):]
+        return taken or self._source.read(size)

@@ -1,0 +1,150 @@
+"""From what the user names to the files that are read: folders, globs, standard input."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.schema import LogFormatError
+
+LOG_SUFFIXES = ("", ".log", ".txt", ".out", ".err", ".stderr", ".stdout")
+"""File name endings that a folder's logs have, before .gz or .zst; rotated parts (.1, .2024-01-01) also count."""
+
+_PACKED = (".gz", ".zst", ".zstd")
+_ROTATION = re.compile(r"(?:[._-]?\d[\d._-]*)$")
+
+SourceLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file that was read: path as given, SHA-256 and size of its stored bytes."""
+
+    path: str
+    sha256: str
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Paths to read, whether files without statistics may be among them, and what was skipped and why."""
+
+    paths: tuple[str, ...]
+    is_searched: bool
+    notes: tuple[str, ...]
+
+
+def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
+    """Expand files, folders, globs and '-' into the files to read.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        A file, a folder (searched recursively for files named like logs), a glob, '-' for standard input.
+
+    Returns
+    -------
+    Inputs
+        In the order given; inside folders and globs in natural order (rank2 before rank10).
+
+    Raises
+    ------
+    LogFormatError
+        Nothing given, a glob or a folder without a log, a path that does not exist.
+    """
+    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if not given:
+        raise LogFormatError("no input: expected a log file, a folder, a glob or '-'. Name at least one")
+    paths: list[str] = []
+    notes: list[str] = []
+    is_searched = False
+    for item in [os.fspath(path) for path in given]:
+        if os.path.isdir(item):
+            found, skipped = _search_folder(item)
+            if not found:
+                reasons = f" ({len(skipped)} files skipped, the first: {skipped[0]})" if skipped else ""
+                raise LogFormatError(
+                    f"{item}: expected a folder with server logs ({', '.join(LOG_SUFFIXES[1:])}, also .gz and .zst), "
+                    f"found none{reasons}. Name the file itself if it is called otherwise"
+                )
+            paths += found
+            notes += [f"skipped {reason}" for reason in skipped]
+            is_searched = True
+        elif item == "-" or os.path.exists(item):  # pipes too
+            paths.append(item)
+        elif glob.has_magic(item):
+            matches = [match for match in glob.glob(item, recursive=True) if os.path.isfile(match)]
+            if not matches:
+                raise LogFormatError(
+                    f"{item}: expected a pattern that matches log files, found no match. Check the pattern"
+                )
+            paths += sorted(matches, key=natural_key)
+            is_searched = True
+        elif "://" in item:
+            raise LogFormatError(f"{item}: expected a local path, found a URL. Download the log first")
+        else:
+            raise LogFormatError(f"{item}: no such file or folder; expected a server log. Check the path")
+    return _without_repeats(paths, is_searched, notes)
+
+
+def _without_repeats(paths: list[str], is_searched: bool, notes: list[str]) -> Inputs:
+    """Read each file once, whatever links lead to it."""
+    first_name: dict[str, str] = {}
+    kept = []
+    for path in paths:
+        real = path if path == "-" else os.path.realpath(path)
+        if real in first_name:
+            notes.append(f"skipped {path}: the same file as {first_name[real]}")
+        else:
+            first_name[real] = path
+            kept.append(path)
+    return Inputs(tuple(kept), is_searched, tuple(notes))
+
+
+def _search_folder(folder: str) -> tuple[list[str], list[str]]:
+    """Return files named like logs and, for every other file, its path and why it was skipped."""
+    found, skipped = [], []
+    visited: set[str] = set()
+    for directory, names, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in visited:  # a link that leads back
+            names.clear()
+            continue
+        visited.add(real)
+        names[:] = sorted((name for name in names if not name.startswith(".")), key=natural_key)
+        for name in sorted(files, key=natural_key):
+            path = os.path.join(directory, name)
+            if name.startswith("."):
+                skipped.append(f"{path}: hidden file")
+            elif not os.path.isfile(path):
+                skipped.append(f"{path}: no regular file")
+            elif (suffix := log_suffix(name)) not in LOG_SUFFIXES:
+                skipped.append(f"{path}: not named like a log (ends in {suffix})")
+            elif os.path.getsize(path) == 0:
+                skipped.append(f"{path}: empty")
+            else:
+                found.append(path)
+    return found, skipped
+
+
+def log_suffix(name: str) -> str:
+    """Return a name's ending without compression and rotation: ``server.log.2.gz`` -> ``.log``."""
+    stem = stem_of(name)
+    return Path(stem).suffix.lower()
+
+
+def stem_of(name: str) -> str:
+    """Return what rotated parts of one log have in common in their names."""
+    stem = name
+    for ending in _PACKED:
+        stem = stem.removesuffix(ending)
+    return _ROTATION.sub("", stem) or stem
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts rank2 before rank10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,150 @@
+"""Time stamps and rank tags: found in the prefix of a record, put on one clock afterwards.
+
+A record's own stamp wins over the stamps that wrappers (container runtimes, journald, CI) put in front: those may
+be UTC, buffered or hours off, and serve only where no record of the file has a stamp of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+FULL, NO_YEAR, NO_DATE, WRAPPER = 1, 2, 3, 4
+"""What a stamp tells: date and time, no year, time only; WRAPPER is a full one that the engine did not print."""
+
+_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_DAY = r"[0-9]{2}-[0-9]{2}"
+_TAGS = r"((?: [A-Z][A-Z_]*[0-9]+)*)\]"
+_LEVEL = r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)"
+
+_PATTERNS = (
+    # the prefix of nearly every record, right before it
+    (FULL, rf"({_DATE} {_TIME}){_TAGS} *$"),
+    (NO_YEAR, rf"{_LEVEL} ({_DAY} {_TIME}) \S+ *(?:Engine [0-9]+: *)?$"),
+    # anything else: the last stamp before the record
+    (NO_YEAR, rf"^.*{_LEVEL} ({_DAY} {_TIME}) "),
+    (FULL, rf"^.*({_DATE} {_TIME}){_TAGS}"),
+    (NO_DATE, rf"^.*\[({_TIME}){_TAGS}"),
+    (WRAPPER, rf"({_DATE}[T ]{_TIME})"),
+    (WRAPPER, rf"([A-Z][a-z]{{2}} +[0-9]{{1,2}} {_TIME})"),
+)
+"""Tried in this order on the lines that none before matched: kind, stamp (group 1), tags (group 2)."""
+
+_YEAR_BEFORE = {FULL: "", NO_YEAR: "1904-", NO_DATE: "1904-01-01 ", WRAPPER: ""}
+"""What is put before a stamp to make it whole; 1904 is a leap year."""
+
+_ENGINE = r"Engine ([0-9]+): *$"
+_ENGINE_PROCESS = r"\(EngineCore_DP([0-9]+) "
+_GPU = r"\[gpu_id=([0-9]+)\] *$"
+
+_DAY_US = 86_400 * 10**6
+_LEAP_DAY_US = int(np.datetime64("1904-02-29", "us").astype(np.int64))
+# A stamp that jumps back by more than half its period has wrapped; less is ranks or processes interleaving.
+_HALF = 0.5
+
+
+def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add stamp, stamp_kind and rank to records.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        With ``prefix`` (the line up to the record) and ``text`` (the whole line).
+
+    Returns
+    -------
+    DataFrame
+        With ``stamp`` (datetime, missing if none), ``stamp_kind`` and ``rank`` added, in the order given. Years
+        that were not printed are 1904, days that were not printed its first.
+    """
+    found = []
+    frame = frame.with_row_index("_row")
+    for kind, pattern in _PATTERNS:
+        if frame.is_empty():
+            break
+        # JSON wrappers put their stamp behind the record
+        where = ("prefix", "text") if kind == WRAPPER else ("prefix",)
+        for column in where:
+            frame = frame.with_columns(_found=pl.col(column).str.extract_groups(pattern))
+            is_match = pl.col("_found").struct.field("1").is_not_null()
+            matched = frame.filter(is_match)
+            if not matched.is_empty():
+                found.append(_read_matched(matched, kind))
+                frame = frame.filter(~is_match)
+    found.append(_without_stamp(frame.drop("_found", strict=False)))
+    frame = pl.concat(found)
+    if not frame["rank"].has_nulls():
+        return frame
+    prefix = pl.col("prefix")
+    return frame.with_columns(rank=pl.coalesce(
+        pl.col("rank"),
+        _tagged("DP", prefix.str.extract(_ENGINE)),
+        _tagged("DP", prefix.str.extract(_ENGINE_PROCESS)),
+        _tagged("GPU", prefix.str.extract(_GPU)),
+    ))
+
+
+def _read_matched(matched: pl.DataFrame, kind: int) -> pl.DataFrame:
+    """Parse the stamps of one pattern and keep its rank tags."""
+    groups = pl.col("_found").struct
+    n_groups = len(matched.schema["_found"].fields)  # type: ignore[attr-defined]
+    tags = groups.field("2").str.strip_chars().replace("", None) if n_groups > 1 else pl.lit(None, pl.String)
+    stamp = pl.lit(_YEAR_BEFORE[kind]) + groups.field("1").str.replace("T", " ", literal=True)
+    matched = matched.with_columns(_stamp=stamp, rank=tags)
+    parsed = pl.col("_stamp").str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
+    matched = matched.with_columns(stamp=parsed, stamp_kind=pl.lit(kind, pl.Int32))
+    if matched["stamp"].has_nulls():
+        seconds = pl.col("_stamp").str.replace(",", ".", literal=True)
+        fractional = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+        syslog = pl.lit("1904 ") + pl.col("_stamp")
+        named_month = syslog.str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
+        matched = matched.with_columns(stamp=pl.coalesce("stamp", fractional, named_month))
+    return matched.drop("_found", "_stamp").select(pl.exclude("stamp", "stamp_kind", "rank"), *_ADDED)
+
+
+_ADDED = ("stamp", "stamp_kind", "rank")
+
+
+def _without_stamp(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows without any stamp in the same columns."""
+    return frame.with_columns(
+        stamp=pl.lit(None, pl.Datetime("us")), stamp_kind=pl.lit(0, pl.Int32), rank=pl.lit(None, pl.String)
+    )
+
+
+def _tagged(tag: str, number: pl.Expr) -> pl.Expr:
+    """``001`` -> ``DP1``."""
+    return pl.lit(tag) + number.cast(pl.Int64).cast(pl.String)
+
+
+def unroll(stamp_us: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Carry stamps without date over midnight and stamps without year over New Year.
+
+    Parameters
+    ----------
+    stamp_us : array of int
+        Microseconds since 1970 of the stamps as `read_prefixes` completes them, in the order of the lines.
+    kind : array of int
+        NO_DATE, NO_YEAR, FULL or WRAPPER per stamp.
+
+    Returns
+    -------
+    shown_us, clock_us : arrays of int
+        The stamps with whole days or years added after each wrap, and the same as a clock whose differences are
+        seconds: years that were not printed are no leap years unless a stamp falls on 29 February.
+    """
+    shown, clock = stamp_us.copy(), stamp_us.copy()
+    is_dated = kind == NO_YEAR
+    has_leap_day = bool(np.any(is_dated & (stamp_us >= _LEAP_DAY_US) & (stamp_us < _LEAP_DAY_US + _DAY_US)))
+    if not has_leap_day:
+        clock[is_dated & (stamp_us > _LEAP_DAY_US)] -= _DAY_US
+    year_us = (366 if has_leap_day else 365) * _DAY_US
+    for which, shown_period, clock_period in ((NO_DATE, _DAY_US, _DAY_US), (NO_YEAR, 366 * _DAY_US, year_us)):
+        rows = np.flatnonzero(kind == which)
+        if len(rows):
+            steps = np.diff(stamp_us[rows], prepend=stamp_us[rows[0]])
+            wraps: np.ndarray = np.cumsum(steps < -_HALF * shown_period) - np.cumsum(steps > _HALF * shown_period)
+            shown[rows] += np.maximum(wraps, 0) * shown_period
+            clock[rows] += np.maximum(wraps, 0) * clock_period
+    return shown, clock

@@ -1,0 +1,59 @@
+"""What a reader sees beside a figure: tables with units in their headings, and sentences computed from them.
+
+Every function takes stage tables or the scorecard and returns a display table or text; nothing is fitted here.
+"""
+
+from helpers.readings.card import (
+    assumptions_reading,
+    check_at_most,
+    check_equal,
+    checks_table,
+    client_reading,
+    facts_table,
+    roofline_reading,
+    scalars,
+    source_reading,
+    subtitle,
+)
+from helpers.readings.law import (
+    asymptote_reading,
+    chord_reading,
+    context_reading,
+    crosschecks_table,
+    law_reading,
+    laws_table,
+    levels_reading,
+    levels_table,
+    naive_fit_reading,
+    notes_reading,
+    prediction_reading,
+    residuals_reading,
+    roofline_table,
+    warnings_reading,
+)
+from helpers.readings.log import (
+    accounting_reading,
+    episodes_reading,
+    episodes_table,
+    events_reading,
+    events_table,
+    malformed_table,
+    naive_rates,
+    naive_reading,
+    oddities_reading,
+    phases_reading,
+    ranks_reading,
+    rejected_reading,
+    rejected_table,
+)
+from helpers.readings.text import say, use_whole_tables
+
+__all__ = [
+    "accounting_reading", "assumptions_reading", "asymptote_reading", "check_at_most", "check_equal", "checks_table",
+    "chord_reading", "client_reading", "context_reading", "crosschecks_table", "episodes_reading", "episodes_table",
+    "events_reading", "events_table", "facts_table", "law_reading", "laws_table", "levels_reading", "levels_table",
+    "malformed_table", "naive_fit_reading", "naive_rates", "naive_reading", "notes_reading", "oddities_reading",
+    "phases_reading", "prediction_reading", "ranks_reading", "rejected_reading", "rejected_table", "residuals_reading",
+    "roofline_reading", "roofline_table", "say", "scalars", "source_reading", "subtitle", "use_whole_tables",
+    "warnings_reading",
+]
