@@ -7,6 +7,7 @@ probability: coverage and selection rates, with fixed seeds; their limits leave 
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import least_squares
 
@@ -154,8 +155,8 @@ def test_half_load_interval_is_fieller():
 
 
 def test_no_asymptote_where_the_slope_may_be_zero():
-    fit = laws.fit_laws(levels_table([1, 8, 64], [0.020, 0.026, 0.021])).linear
-    assert fit["slope_s_per_req"].lo < 0 < fit["slope_s_per_req"].hi
+    fit = laws.fit_laws(levels_table([1, 8, 64], [0.020, 0.026, 0.024])).linear
+    assert fit["slope_s_per_req"].lo < 0 < fit["slope_s_per_req"].value
     values = [fit.asymptote_tok_per_s, fit.asymptote_tok_per_s_lo, fit.half_load_req, fit.half_load_req_lo]
     assert np.isnan(values).all()
     assert any("holds 0" in warning for warning in fit.warnings)
@@ -314,6 +315,20 @@ def chosen_laws(truth, running_req, noise_frac, runs=100, experts=EXPERTS):
 def test_selection_rates(truth, running_req, experts, expected, least_share):
     chosen = chosen_laws(truth, running_req, 0.01, experts=experts)
     assert chosen.count(expected) >= least_share * len(chosen), {law: chosen.count(law) for law in set(chosen)}
+
+
+def test_expert_coverage_takes_the_place_of_sqrt_where_experts_are_known():
+    levels = levels_table(FIVE, moe(np.array(FIVE)))
+    known, unknown = laws.fit_laws(levels, experts=EXPERTS).selection, laws.fit_laws(levels).selection
+    assert "moe" in known and "sqrt" not in known
+    assert "sqrt" in unknown and "moe" not in unknown
+
+
+@pytest.mark.parametrize("levels", [FIVE, EIGHT])
+def test_a_refused_line_is_not_chosen(levels):
+    n = np.array(levels, float)
+    choice = choose_named(try_laws(known_laws().values(), n, line_a(n)), 0.95, is_line_refused=True)
+    assert choice.law != "linear"
 
 
 def test_what_is_not_named_is_said_to_be_used_only():
@@ -572,6 +587,20 @@ def test_prefill_covariate_recovers_the_line(engine):
     assert (shares[:2] >= 0.92).all(), shares
     assert shares[2] >= 0.85, shares
     assert np.mean(slopes) == pytest.approx(0.0004, rel=0.01)
+
+
+def test_a_level_of_many_ticks_does_not_outvote_the_others():
+    """Levels off by 5 % each, 300 ticks at two of them and 12 at the rest: all weigh alike, as level medians do."""
+    rng, truth = np.random.default_rng(6), {"intercept_s": 0.02, "slope_s_per_req": 0.001, "prefill_s_per_tok": 1e-5}
+    parts = [
+        intervals_table(rng, [n], **truth, prefill_tok=completions, ticks=ticks, level_frac=0.05, tick_frac=0.005)
+        for n, ticks in zip(FIVE, (12, 300, 12, 12, 300), strict=True)
+    ]
+    fit = laws.fit_with_prefill(pd.concat(parts, ignore_index=True))
+    adjusted_s = [(part["step_s"] - 1e-5 * part["prefill_tok"] / part["n_steps"]).mean() for part in parts]
+    alike = fit_line(np.array(FIVE, float), np.array(adjusted_s))
+    assert fit["slope_s_per_req"].value == pytest.approx(alike.slope_s_per_req, rel=0.005)
+    assert fit["intercept_s"].value == pytest.approx(alike.intercept_s, rel=0.005)
 
 
 def test_prefill_share_warns_and_refuses():

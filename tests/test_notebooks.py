@@ -49,7 +49,8 @@ def texts(notebook):
         for output in cell.outputs:
             data = output.get("data", {})
             figure = data.get("application/vnd.plotly.v1+json")
-            parts.append(output.get("text", "") or (figure["layout"]["title"]["text"] if figure else data.get("text/plain", "")))
+            displayed = figure["layout"]["title"]["text"] if figure else data.get("text/plain", "")
+            parts.append(output.get("text", "") or displayed)
         shown[(cell.metadata.get("tags") or [str(index)])[0]] = "\n".join(parts)
     return shown
 
@@ -189,7 +190,8 @@ def test_03_holds_the_clients_own_average_against_the_steady_rate(execute, root)
     """The real client of the SGLang server at 32 requests: steady_tok_s beside bench_output_tok_s."""
     average = client_truth(root, REAL_SGLANG, "bench_output_tok_s")[32]
     steady = client_truth(root, REAL_SGLANG, "quiet_tok_s")[32]
-    result, shown = execute("03", root / REAL_SGLANG / "server.log", client_output_tok_per_s=average, client_concurrency=32)
+    log = root / REAL_SGLANG / "server.log"
+    result, shown = execute("03", log, client_output_tok_per_s=average, client_concurrency=32)
     client = result.scorecard["client"]
     assert client["output_tok_per_s"] == average and client["source"] == "user"
     assert client["steady_over_client"] == pytest.approx(steady / average, rel=0.05)

@@ -324,7 +324,7 @@ def test_every_builder_is_pure_and_titled(intervals, line, line_fits):
     before = [table.copy(deep=True) for table in (intervals, line)]
     texts = {"title": "a <b>bold</b> & long finding", "subtitle": "model <script> & co"}
     figures, again = (all_figures(intervals, line, line_fits, **texts) for _ in range(2))
-    assert set(FIGURES) | {"law_finding", "ratio_finding", "use_template"} == set(plots.__all__)
+    assert set(FIGURES) | {"Figure", "law_finding", "ratio_finding", "use_template"} == set(plots.__all__)
     for name, figure in figures.items():
         assert isinstance(figure, go.Figure)
         assert figure.to_json() == again[name].to_json(), name

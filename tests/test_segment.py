@@ -203,7 +203,8 @@ def test_vllm_stale_count_is_not_a_level():
 
 
 def test_vllm_gap_covers_one_window():
-    rows = [window(4, 80.0, t=float(i)) for i in range(4)] + [window(0, 0.0, t=4.0), window(4, 60.0, t=60.0, prompt=9.0)]
+    rows = [window(4, 80.0, t=float(i)) for i in range(4)]
+    rows += [window(0, 0.0, t=4.0), window(4, 60.0, t=60.0, prompt=9.0)]
     intervals = label(*rows, window(4, 80.0, t=61.0), window(4, 80.0, t=62.0))
     assert intervals["interval_s"].iloc[5] == pytest.approx(1.0)
     assert intervals["idle_s"].iloc[5] == pytest.approx(55.0)

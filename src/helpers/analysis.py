@@ -119,7 +119,7 @@ def analyse(
     life = _main_life(levels)
     facts = lives[life] if life < len(lives) else lives[-1]
     phases = segment.phase_seconds(intervals)
-    client = _client(segment.find_episodes(intervals), life, facts)
+    client = _client(segment.find_episodes(intervals), levels, life, facts)
     return _assemble(log, facts, intervals, levels, confidence, phases, client, command, ())
 
 
@@ -161,7 +161,9 @@ def _fit(
                    selection="too few clean levels: pooled regression over all intervals with a prefill covariate")
 
 
-def _client(episodes: pd.DataFrame, life: int, facts: Facts) -> scorecard.Client | None:
+def _client(
+    episodes: pd.DataFrame, levels: pd.DataFrame, life: int, facts: Facts
+) -> scorecard.Client | None:
     """Hold the whole-load average against the steady rate, in the largest load episode that has a steady rate."""
     if episodes.empty:
         return None
@@ -173,10 +175,14 @@ def _client(episodes: pd.DataFrame, life: int, facts: Facts) -> scorecard.Client
         return None
     largest = known.sort_values("peak_req", kind="stable").iloc[-1]
     told = facts.get("client_output_tok_per_s")
+    # one steady rate in one answer: that of the level, whose estimate leaves stalls out
+    is_peak = levels["server_life"].eq(life) & levels["running_req"].eq(largest["peak_req"])
+    at_peak = levels[levels["is_fitted"] & is_peak]
+    steady = at_peak["decode_tok_per_s"].iloc[0] if len(at_peak) else largest["steady_tok_per_s"]
     return scorecard.Client(
         output_tok_per_s=float(told if told is not None else largest["average_tok_per_s"]),
         source="log" if told is None else "user",
-        steady_tok_per_s=float(largest["steady_tok_per_s"]),
+        steady_tok_per_s=float(steady),
         running_req=float(largest["peak_req"]),
         other_s={name: float(largest[f"{name}_s"]) for name in ("ramp", "mixed", "drain")},
         duration_s=float(largest["duration_s"]),

@@ -14,6 +14,11 @@ def level_key(running_req: float) -> str:
     return f"{running_req:g}"
 
 
+def requests(running_req: float) -> str:
+    """Write a level as a person says it: "1 running request", "16 running requests"."""
+    return f"{level_key(running_req)} running request{'' if running_req == 1 else 's'}"
+
+
 def show(value: float | None, unit: str = "", lo: float | None = None, hi: float | None = None) -> str:
     """Write a number as a person reads it: three figures, seconds of a step as ms, its interval behind it.
 

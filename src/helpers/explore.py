@@ -6,13 +6,12 @@ words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import ipywidgets as widgets
 import pandas as pd
-import plotly.graph_objects as go
-from IPython.display import display
 
 from helpers import laws, plots
 from helpers.display import level_key
@@ -22,9 +21,10 @@ from helpers.physics import step
 from helpers.schema import RooflogError
 
 SELECTED = "the selected one"
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
-def law_figure(levels: pd.DataFrame, *, confidence: float, running_req: tuple[str, ...], law: str) -> go.Figure:
+def law_figure(levels: pd.DataFrame, *, confidence: float, running_req: tuple[str, ...], law: str) -> plots.Figure:
     """Fit the chosen levels again and draw one law.
 
     Parameters
@@ -71,7 +71,7 @@ def law_panel(levels: pd.DataFrame, *, confidence: float) -> widgets.VBox:
 def roofline_figure(
     levels: pd.DataFrame, model: step.HandModel, hardware: str, *, weights_factor: float, kv_factor: float,
     context_tok: float, achievable_frac: float,
-) -> go.Figure:
+) -> plots.Figure:
     """Draw the roofline for other bytes, another context and another share of the peak bandwidth.
 
     Parameters
@@ -120,15 +120,24 @@ def roofline_panel(levels: pd.DataFrame, model: step.HandModel, hardware: str, a
     return _panel(controls, lambda **chosen: roofline_figure(levels, model, hardware, **chosen))
 
 
-def _panel(controls: dict[str, widgets.Widget], figure: Callable[..., go.Figure]) -> widgets.VBox:
-    """Join controls and the figure they change; an input that cannot be used is answered in words."""
+def _panel(controls: dict[str, widgets.Widget], figure: Callable[..., plots.Figure]) -> widgets.VBox:
+    """Join controls and the figure they change; an input that cannot be used is answered in words.
 
-    def show(**chosen: object) -> None:
+    The output is set as a value. Capturing what a function displays (``interactive_output``) makes a headless client
+    wait for ever now and then: under load it misses that the cell has ended.
+    """
+    shown = widgets.Output()
+
+    def draw(_: object = None) -> None:
         try:
-            display(figure(**chosen))
+            chosen = figure(**{name: control.value for name, control in controls.items()})
+            data = {PLOTLY_MIME: json.loads(chosen.to_json())}
         except RooflogError as error:
-            print(error)
+            data = {"text/plain": str(error)}
+        shown.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
 
     for control in controls.values():
         control.style.description_width = "110px"
-    return widgets.VBox([*controls.values(), widgets.interactive_output(show, controls)])
+        control.observe(draw, names="value")
+    draw()
+    return widgets.VBox([*controls.values(), shown])

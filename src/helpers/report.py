@@ -111,7 +111,8 @@ def render(notebook: NotebookNode, card: Mapping[str, Any] | None = None, run: M
         HTML without any reference to the network.
     """
     figures: list[str] = []
-    body = [_cell(cell, figures) for cell in notebook.cells if "nbval-skip" not in cell.metadata.get("tags", [])]
+    cells = [cell for cell in notebook.cells if "nbval-skip" not in cell.metadata.get("tags", [])]
+    body = [_cell(cell, figures, is_answered=card is not None) for cell in cells]
     title = next((line.lstrip("# ") for cell in notebook.cells for line in cell.source.splitlines()
                   if cell.cell_type == "markdown" and line.startswith("# ")), "rooflog")
     script = f"<script>{get_plotlyjs()}</script>" if figures else ""
@@ -155,7 +156,8 @@ def _markdown(text: str) -> str:
     return f'<div class="wide">{MarkdownWithMath(renderer=renderer).render(text)}</div>'
 
 
-def _cell(cell: NotebookNode, figures: list[str]) -> str:
+def _cell(cell: NotebookNode, figures: list[str], *, is_answered: bool = False) -> str:
+    """Render one cell; the headline's words are left out where the page has begun with them."""
     if cell.cell_type == "markdown":
         return _markdown(cell.source)
     if cell.cell_type != "code":
@@ -163,7 +165,9 @@ def _cell(cell: NotebookNode, figures: list[str]) -> str:
     name = next(iter(cell.metadata.get("tags", [])), "")
     code = (f"<details><summary>code{': ' + html.escape(name) if name else ''}</summary>"
             f"<pre>{html.escape(cell.source)}</pre></details>")
-    return "\n".join([code, *(_output(output, figures) for output in cell.outputs)])
+    said = is_answered and name == "headline"
+    outputs = [output for output in cell.outputs if not (said and output.output_type == "stream")]
+    return "\n".join([code, *(_output(output, figures) for output in outputs)])
 
 
 def _output(output: NotebookNode, figures: list[str]) -> str:

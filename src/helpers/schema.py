@@ -3,6 +3,8 @@
 Data flow: log -> SAMPLES, EVENTS -> INTERVALS -> LEVELS -> law records -> scorecard. Every stage calls
 `check` on entry. Doubt is data (``warnings``, ``refused``, missing values); impossibility is one of the
 three exceptions below.
+
+Long because the columns of every table, with unit and meaning, are the contract of all stages.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from helpers import ingest, synth
 
 CASES = [(name, {}) for name in synth.presets.names()]
-CASES += [("pool_full", {"version": version, "stamp_ms": version == "0.5.23"})
+CASES += [("pool_full", {"version": version, "has_ms_stamps": version == "0.5.23"})
           for version in ("0.3.6", "0.4.3", "0.4.6", "0.4.9", "0.5.3", "0.5.4", "0.5.6", "0.5.9", "0.5.12", "0.5.23")]
 CASES += [("speculation", {"version": version}) for version in ("0.4.6", "0.5.4", "0.5.10", "0.5.23")]
 CASES += [("vllm_sweep", {"version": version, "access_lines": True})

@@ -179,7 +179,7 @@ def test_rank_tags(version, tags):
 
 
 def test_milliseconds_in_stamps_on_request():
-    run = synth.simulate(Server(stamp_ms=True, overlap_schedule=False, decode_log_interval=2, **TINY), PAIR)
+    run = synth.simulate(Server(has_ms_stamps=True, overlap_schedule=False, decode_log_interval=2, **TINY), PAIR)
     assert statistics(run, "Decode")[-1].startswith("[2026-11-02 09:00:13.650]")
     assert run.samples()["t_s"].iloc[-1] == 13.65
 

@@ -4,6 +4,8 @@
 levels and laws, `bounds` those of the roofline.
 """
 
+from plotly.graph_objects import Figure
+
 from helpers.plots.bounds import ratio_finding, ratio_to_bound, roofline_steps
 from helpers.plots.levels import (
     law_finding,
@@ -18,7 +20,7 @@ from helpers.plots.logs import episode_rates, per_rank, phase_bar, rejected_reas
 from helpers.plots.style import use_template
 
 __all__ = [
-    "episode_rates", "law_finding", "level_blocks", "loo_errors", "naive_over_level", "per_rank", "phase_bar",
+    "Figure", "episode_rates", "law_finding", "level_blocks", "loo_errors", "naive_over_level", "per_rank", "phase_bar",
     "ratio_finding", "ratio_to_bound", "rejected_reasons", "residuals", "roofline_steps", "step_vs_running_req",
     "throughput_vs_running_req", "timeline", "use_template",
 ]

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from helpers.display import level_key, show
+from helpers.display import level_key, requests, show
 from helpers.plots import style
-from helpers.readings.text import requests
 
 FAR_RATIO = 20.0
 """Ratio above which the distance is drawn on a logarithmic axis [1]."""

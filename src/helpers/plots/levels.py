@@ -7,9 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from helpers import schema
-from helpers.display import level_key, show
+from helpers.display import level_key, requests, show
 from helpers.plots import style
-from helpers.readings.text import requests
 from helpers.schema import Fits, LawFit
 
 LINE_POINTS = 120

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.display import show
+from helpers.display import requests, show
 from helpers.facts import KNOWN, Facts
-from helpers.readings.text import requests
 
 SCALARS = (
     ("lines_total", "ingest.lines_total"), ("malformed", "ingest.lines.malformed"),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.display import level_key, show
-from helpers.readings.text import ends, known, requests
+from helpers.display import level_key, requests, show
+from helpers.readings.text import ends, known
 from helpers.schema import LEVELS, Fits, LawFit, check
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.display import level_key, show
-from helpers.readings.text import known, requests
+from helpers.display import level_key, requests, show
+from helpers.readings.text import known
 from helpers.schema import INTERVALS, LEVELS, check
 
 MAX_NAMED = 3

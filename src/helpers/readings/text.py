@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 import pandas as pd
 
-from helpers.display import level_key, show
+from helpers.display import show
 
 
 def known(value: float) -> str:
@@ -18,11 +18,6 @@ def known(value: float) -> str:
 def ends(lo: float, hi: float) -> tuple[float | None, float | None]:
     """Return an interval as `display.show` takes it: both ends, or none."""
     return (lo, hi) if np.isfinite(lo) and np.isfinite(hi) else (None, None)
-
-
-def requests(running_req: float) -> str:
-    """Write a level as a person says it: "1 running request", "16 running requests"."""
-    return f"{level_key(running_req)} running request{'' if running_req == 1 else 's'}"
 
 
 PAGE_WIDTH = 110

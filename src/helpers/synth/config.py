@@ -38,7 +38,7 @@ class Server(Described):
         Decode forwards per line (SGLang).
     stat_interval_s : float
         Period of the statistics line (vLLM) [s].
-    stamp_ms : bool
+    has_ms_stamps : bool
         Milliseconds in SGLang's stamps (0.5.6 and newer).
     max_running_req : int
         Cap on running requests of one rank [req].
@@ -114,7 +114,7 @@ class Server(Described):
     ep_size: int = 1
     decode_log_interval: int = 40
     stat_interval_s: float = 10.0
-    stamp_ms: bool = False
+    has_ms_stamps: bool = False
     max_running_req: int = 256
     kv_pool_tok: int = 1_000_000
     page_size: int = 0

@@ -119,7 +119,7 @@ def _stamped(
     clock: Clock, server: Server, tags: str, t_s: float, text: str, values: dict[str, Any] | None = None
 ) -> Line:
     stamp = clock.stamp(t_s)
-    if server.stamp_ms:
+    if server.has_ms_stamps:
         stamp = f"{stamp}.{int(t_s * 1000) % 1000:03d}"
     return Line(t_s, f"[{stamp} {tags}] {text}" if tags else f"[{stamp}] {text}", values or {})
 

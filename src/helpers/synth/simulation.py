@@ -93,7 +93,7 @@ class Simulation:
         start = datetime.strptime(self.server.start, "%Y-%m-%d %H:%M:%S")
         if self.server.engine == "vllm":
             start = start.replace(year=1904)  # no year is printed
-        has_ms = self.server.engine == "sglang" and self.server.stamp_ms
+        has_ms = self.server.engine == "sglang" and self.server.has_ms_stamps
         resolution = 1000 if has_ms else 1
         table["t_s"] = (table.pop("stamp_s") * resolution).astype("int64") / resolution
         table["ts"] = (np.datetime64(start, "us")
