@@ -171,9 +171,20 @@ def test_step_figure_has_law_band_whiskers_and_dotted_extrapolation(line, line_f
     assert max(max(t.x) for t in alone.data) == 16.0, "no extrapolation beyond the data unless asked"
 
 
+def test_step_figure_draws_the_bounds_dashed_and_named(line, line_fits):
+    figure = plots.step_vs_running_req(line, line_fits, bounds=roofline(line).to_frame(), show_candidates=False)
+    strict, target = trace(figure, "strict"), trace(figure, "target")
+    assert list(strict.y) == pytest.approx([0.007 + 0.0001 * n for n in (1, 2, 4, 8, 16)])
+    assert (strict.line.dash, target.line.dash, strict.line.color) == ("dash", "dot", style.BOUND)
+    assert {a.text for a in figure.layout.annotations} == {"linear", "strict", "target"}
+    unknown = roofline(line, context_tok=None).to_frame()
+    assert not [t for t in plots.step_vs_running_req(line, line_fits, bounds=unknown).data if t.name == "strict"]
+
+
 def test_step_figure_of_a_refused_law_shows_the_levels_alone(line):
     figure = plots.step_vs_running_req(line, refused())
     assert [t.name for t in figure.data] == ["level"]
+    assert "whiskers: 95 % intervals" in figure.layout.title.text
     assert "not claimed" in figure.layout.title.text
 
 
@@ -214,6 +225,14 @@ def test_loo_errors_hold_both_errors_of_every_law(line_fits):
     assert list(top.x) == pytest.approx([by_name[n].loo_error_top_frac for n in names])
     assert "linear (selected)" in inner.y
     assert "four levels" in words(plots.loo_errors(refused()))
+    three = plots.loo_errors(laws.fit_laws(levels_table([0.03, 0.05, 0.10], [1, 4, 16])))
+    assert "off there" in three.layout.title.text and "nan" not in three.layout.title.text
+
+
+def test_whiskers_of_a_typed_table_are_called_rounding(line_fits, line):
+    figure = plots.step_vs_running_req(line.assign(method="table"), line_fits)
+    assert "half a unit of the last printed digit" in figure.layout.title.text
+    assert "whiskers: 95 %" not in figure.layout.title.text
 
 
 def test_phase_bar_adds_up_to_the_logged_time():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from helpers.display import level_key, requests, show
+from helpers.display import MS_PER_S, level_key, requests, show
 from helpers.plots import style
 
 FAR_RATIO = 20.0
@@ -93,7 +93,7 @@ def roofline_steps(
                         ticktext=[level_key(value) for value in ticks])
     seconds = _ticks(table[["step_s", "strict_step_s", "target_step_s"]].to_numpy(float))
     figure.update_yaxes(type="log", title={"text": "step time [s]"}, tickvals=seconds,
-                        ticktext=[show(value, "s") for value in seconds])
+                        ticktext=[f"{value * MS_PER_S:g} ms" for value in seconds])
     figure.update_layout(margin={"r": 90})
     notes = [f"target: {100 * roofline.achievable_frac:.0f} % of the peak bandwidth", *_knee(roofline, figure, ticks)]
     return style.finish(figure, title or ratio_finding(roofline), subtitle, notes)

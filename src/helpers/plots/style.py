@@ -89,7 +89,7 @@ def wrap(text: str, width: int) -> str:
     return "<br>".join([*lines, line])
 
 
-TITLE_WIDTH, SUBTITLE_WIDTH = 95, 130
+TITLE_WIDTH, SUBTITLE_WIDTH = 105, 145
 """Characters per line that fit a figure of 900 px."""
 
 

@@ -28,7 +28,7 @@ def levels_table(levels: pd.DataFrame) -> pd.DataFrame:
             "decode [tok/s]": [show(rate) for rate in used["decode_tok_per_s"]],
             "tokens per round": [known(value) for value in used["accept_len"]],
             "context [tok]": [known(value) for value in used["context_tok"]],
-            "clean intervals": used["n_clean"],
+            "clean intervals": used["n_clean"].astype(str).where(used["method"].ne("table"), ""),
             "clean time [s]": [known(value) for value in used["clean_s"]],
             "rejected": [_reasons(text) for text in used["n_rejected"]],
             "fitted": used["is_fitted"].map({True: "yes", False: "no"}),
@@ -36,7 +36,8 @@ def levels_table(levels: pd.DataFrame) -> pd.DataFrame:
         }
     )
     same = [name for name in ("server life", "ranks") if table[name].nunique() <= 1]
-    empty = [name for name in ("tokens per round", "context [tok]") if table[name].eq("").all()]
+    maybe = ("tokens per round", "context [tok]", "clean intervals", "clean time [s]", "rejected")
+    empty = [name for name in maybe if table[name].eq("").all()]
     return table.drop(columns=[*same, *empty]).reset_index(drop=True)
 
 
