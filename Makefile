@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lab samples normalise dictionary picture clean
+.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,8 +66,11 @@ dictionary: $(INSTALLED)  ## regenerate the generated parts of data/README.md
 	$(BIN)/python tools/data_readme.py
 
 picture: demo  ## docs/answer.png from the report of the simulated log (needs chromium)
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --window-size=1100,1000 --virtual-time-budget=10000 \
+	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --window-size=1100,900 --virtual-time-budget=10000 \
 	  --screenshot=docs/answer.png "$(CURDIR)/$$(ls -td $(DEMO)/*/ | head -1)report.html"
+
+sweeps: $(INSTALLED)  ## left-out errors of the laws on public sweeps (needs ../shared)
+	$(BIN)/pytest -q -s tests/test_measured_sweeps.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -183,7 +183,7 @@ def test_03_phases_of_the_field_case_add_up(execute, root):
     steady_s = sum(phase["steady_s"] for phase in truth["phases"])
     assert seconds["steady_s"] == pytest.approx(steady_s, rel=0.15), "prefill between is mixed in the log, not steady"
     assert seconds["ramp_s"] > 0 and seconds["mixed_s"] > 0
-    assert "is steady decode" in shown["headline"] and "below its steady rate" in shown["headline"]
+    assert "is steady decode" in shown["headline"] and "The average over a load lies" in shown["headline"]
 
 
 def test_03_holds_the_clients_own_average_against_the_steady_rate(execute, root):

@@ -169,8 +169,8 @@ def test_episodes_reading_says_why_the_average_is_lower():
         "warmup_s": 0.0, "ramp_s": 10.0, "steady_s": 60.0, "mixed_s": 30.0, "drain_s": 0.0,
     }])
     assert readings.episodes_reading(episodes) == (
-        "In the episode with a peak of 8 running requests a client sees 90.0 tok/s on average, while steady decode runs "
-        "at 120 tok/s (1.33 times that): of its 100 s, 30.0 s of mixed and 10.0 s of ramp are not steady decode."
+        "In the episode with a peak of 8 running requests a client sees 90.0 tok/s on average, while steady decode "
+        "runs at 120 tok/s (1.33 times that): of its 100 s, 30.0 s of mixed and 10.0 s of ramp are not steady decode."
     )
     table = readings.episodes_table(episodes)
     assert table["ramp [s]"][0] == 10.0 and "drain [s]" not in table.columns
@@ -213,7 +213,8 @@ def test_events_and_accounting_are_counted():
     assert list(table["size [GB]"]) == ["3.94", ""] and all(len(text) == 100 for text in table["text"])
     assert "1 out of memory" in readings.events_reading(events) and "1 ready" in readings.events_reading(events)
     accounting = {"lines_total": 3, "lines": {"statistic": 2, "other_known": 1},
-                  "oddities": {"nul_bytes": 2, "crlf": 0}, "known": {"access line": 1}, "notes": ["a file was skipped"], "malformed": []}
+                  "oddities": {"nul_bytes": 2, "crlf": 0}, "known": {"access line": 1},
+                  "notes": ["a file was skipped"], "malformed": []}
     assert readings.accounting_reading(accounting) == "3 lines = 2 statistic + 1 other known."
     assert readings.oddities_reading(accounting).splitlines() == [
         "Odd in the bytes: 2 nul bytes.", "Known and of no use here: 1 access line.", "Note: a file was skipped",

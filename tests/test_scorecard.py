@@ -32,7 +32,7 @@ CONTRACT = {
     "checks": ("name", "value", "limit", "pass"),
 }
 EXTRA = {
-    "fit": {"prediction", "rounding_envelope"},
+    "fit": {"prediction", "rounding_envelope", "context"},
     "run": {"server_life", "n_server_lives", "notes"},
     "levels": {"server_life", "rank_group", "clean_s", "context_tok", "is_fitted", "note"},
     "phases": {"warmup_s", "n_intervals", "n_clean"},

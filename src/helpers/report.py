@@ -112,6 +112,9 @@ def render(notebook: NotebookNode, card: Mapping[str, Any] | None = None, run: M
     """
     figures: list[str] = []
     cells = [cell for cell in notebook.cells if "nbval-skip" not in cell.metadata.get("tags", [])]
+    first = [output for cell in cells if card and "headline" in cell.metadata.get("tags", [])
+             for output in cell.outputs if output.output_type != "stream"]
+    top = [_output(output, figures) for output in first]
     body = [_cell(cell, figures, is_answered=card is not None) for cell in cells]
     title = next((line.lstrip("# ") for cell in notebook.cells for line in cell.source.splitlines()
                   if cell.cell_type == "markdown" and line.startswith("# ")), "rooflog")
@@ -121,7 +124,7 @@ def render(notebook: NotebookNode, card: Mapping[str, Any] | None = None, run: M
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title><style>{STYLE}</style>{script}</head><body>",
-        _head(card, run), *body, *figures, _foot(run), "</body></html>", "",
+        _head(card, run), *top, *body, *figures, _foot(run), "</body></html>", "",
     ])
 
 
@@ -157,7 +160,7 @@ def _markdown(text: str) -> str:
 
 
 def _cell(cell: NotebookNode, figures: list[str], *, is_answered: bool = False) -> str:
-    """Render one cell; the headline's words are left out where the page has begun with them."""
+    """Render one cell; of the headline only its code where the page has begun with its words and figure."""
     if cell.cell_type == "markdown":
         return _markdown(cell.source)
     if cell.cell_type != "code":
@@ -165,8 +168,7 @@ def _cell(cell: NotebookNode, figures: list[str], *, is_answered: bool = False) 
     name = next(iter(cell.metadata.get("tags", [])), "")
     code = (f"<details><summary>code{': ' + html.escape(name) if name else ''}</summary>"
             f"<pre>{html.escape(cell.source)}</pre></details>")
-    said = is_answered and name == "headline"
-    outputs = [output for output in cell.outputs if not (said and output.output_type == "stream")]
+    outputs = [] if is_answered and name == "headline" else cell.outputs
     return "\n".join([code, *(_output(output, figures) for output in outputs)])
 
 

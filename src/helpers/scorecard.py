@@ -214,6 +214,11 @@ def _fit(fits: Fits) -> dict[str, Any]:
         "warnings": list(selected.warnings),
         "refused": selected.refused,
     }
+    context = fits.context
+    entry["context"] = None if context is None else {
+        "parameters": {p.name: {"value": p.value, "lo": p.lo, "hi": p.hi, "unit": p.unit} for p in context.parameters},
+        "refused": context.refused,
+    }
     law = fits.prediction
     entry["prediction"] = None if law is None else {
         "law": law.law, "loo_error_frac": law.loo_error_frac, "loo_error_top_frac": law.loo_error_top_frac}
