@@ -235,3 +235,12 @@ def test_shifting_time_changes_nothing_but_the_stamps():
     moved = [{**line, "t_s": line["t_s"] + 1e5} for line in lines]
     keep = [c for c in schema.INTERVALS.names if c not in ("t_s", "ts")]
     assert label(*lines)[keep].equals(label(*moved)[keep])
+
+
+def test_lockstep_ranks_add_tokens_but_not_time():
+    """Two ranks of 3 and 8 requests at 0.1 s: 110 tok/s together, over one wall clock."""
+    row = segment.find_episodes(label(*lockstep_lines([3, 8], 0.1))).iloc[0]
+    assert row["n_ranks"] == 2
+    assert row["steady_tok_per_s"] == pytest.approx(110.0)
+    assert row["duration_s"] == pytest.approx(24.0, abs=0.5)  # six lines of 4 s
+    assert row["average_tok_per_s"] == pytest.approx(110.0, rel=0.05)

@@ -168,6 +168,9 @@ def _client(
     if episodes.empty:
         return None
     known = episodes[(episodes["server_life"] == life) & episodes["steady_tok_per_s"].notna()]
+    if facts.get("client_output_tok_per_s") is None:
+        # Lockstep ranks begin and end a load at different times: their log gives no average that a client would see.
+        known = known[known["n_ranks"].eq(1)]
     wanted = facts.get("client_concurrency")
     if wanted is not None and (known["peak_req"] == wanted).any():
         known = known[known["peak_req"] == wanted]
@@ -175,10 +178,12 @@ def _client(
         return None
     largest = known.sort_values("peak_req", kind="stable").iloc[-1]
     told = facts.get("client_output_tok_per_s")
-    # one steady rate in one answer: that of the level, whose estimate leaves stalls out
+    # One steady rate in one answer: that of the level, whose estimate leaves stalls out. Independent engines
+    # (several rank groups) have an average each, and the level's rate is that of all of them.
     is_peak = levels["server_life"].eq(life) & levels["running_req"].eq(largest["peak_req"])
     at_peak = levels[levels["is_fitted"] & is_peak]
-    steady = at_peak["decode_tok_per_s"].iloc[0] if len(at_peak) else largest["steady_tok_per_s"]
+    is_whole = len(at_peak) and levels.loc[levels["server_life"].eq(life), "rank_group"].nunique() == 1
+    steady = at_peak["decode_tok_per_s"].iloc[0] if is_whole else largest["steady_tok_per_s"]
     return scorecard.Client(
         output_tok_per_s=float(told if told is not None else largest["average_tok_per_s"]),
         source="log" if told is None else "user",

@@ -94,7 +94,8 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        server_life, rank_group, episode, peak_req [req], start_s, duration_s [s], tokens [tok],
+        server_life, rank_group, episode, n_ranks (lockstep ranks that print; their tokens add up, their time does not),
+        peak_req [req], start_s, duration_s [s], tokens [tok],
         average_tok_per_s (tokens over the whole episode: ramp, prefill and drain included), steady_tok_per_s
         (tokens over time of its clean intervals at the peak; NaN without), steady_over_average [1], seconds per label.
     """
@@ -106,17 +107,19 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
         if busy.empty:
             continue
         active = busy[busy["label"].ne("idle")]
+        n_ranks = busy["rank"].fillna("").nunique()
         tokens = float((busy["decode_tok_per_s"] * busy["interval_s"]).sum())
-        duration_s = float(active["wall_s"].sum())
+        duration_s = float(active["wall_s"].sum()) / n_ranks
         peak = float(busy["running_req"].max())
         clean = busy[busy["clean"] & busy["running_req"].ge(0.95 * peak)]
         clean_s = float(clean["interval_s"].sum())
-        steady = float((clean["decode_tok_per_s"] * clean["interval_s"]).sum() / clean_s) if clean_s > 0 else np.nan
+        clean_tok = float((clean["decode_tok_per_s"] * clean["interval_s"]).sum())
+        steady = n_ranks * clean_tok / clean_s if clean_s > 0 else np.nan
         average = tokens / duration_s if duration_s > 0 else np.nan
-        seconds = active["wall_s"].groupby(active["label"]).sum()
+        seconds = active["wall_s"].groupby(active["label"]).sum() / n_ranks
         rows.append(
             {
-                "server_life": life, "rank_group": group, "episode": episode, "peak_req": peak,
+                "server_life": life, "rank_group": group, "episode": episode, "n_ranks": n_ranks, "peak_req": peak,
                 "start_s": float(part["t_s"].min()), "duration_s": duration_s, "tokens": tokens,
                 "average_tok_per_s": average, "steady_tok_per_s": steady,
                 "steady_over_average": steady / average if average else np.nan,
