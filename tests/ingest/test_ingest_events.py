@@ -302,3 +302,17 @@ def test_facts_belong_to_their_life(tmp_path):
 def test_argument_dumps_are_read_without_evaluating_them(text, expected):
     assert parse_arguments(text) == expected
     json.dumps(parse_arguments(text))
+
+
+def test_events_without_a_stamp_keep_their_line(tmp_path):
+    """Stamps are read pattern by pattern: rows that match a later one, or none, must come back to their place."""
+    log = read(
+        tmp_path, sglang_line(0), "INFO:     Application startup complete.",
+        "[04:05:09 TP0] Load weight end. type=X, dtype=torch.bfloat16, avail mem=52.22 GB, mem usage=41.90 GB.",
+        "[2026-02-03 04:05:11 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_tokens_gained: 4096, "
+        "#new_token_ratio: 0.1234 -> 0.5678", sglang_line(12),
+    )
+    where = log.events.set_index("kind")["line_no"].to_dict()
+    assert where == {"ready": 2, "weights_loaded": 3, "retraction": 4}
+    texts = log.events.set_index("line_no")["text"]
+    assert "Application startup" in texts[2] and "Load weight" in texts[3] and "Retract" in texts[4]
