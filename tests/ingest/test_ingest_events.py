@@ -309,8 +309,8 @@ def test_events_without_a_stamp_keep_their_line(tmp_path):
     log = read(
         tmp_path, sglang_line(0), "INFO:     Application startup complete.",
         "[04:05:09 TP0] Load weight end. type=X, dtype=torch.bfloat16, avail mem=52.22 GB, mem usage=41.90 GB.",
-        "[2026-02-03 04:05:11 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_tokens_gained: 4096, "
-        "#new_token_ratio: 0.1234 -> 0.5678", sglang_line(12),
+        "[2026-02-03 04:05:11 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+        "#new_tokens_gained: 4096, #new_token_ratio: 0.1234 -> 0.5678", sglang_line(12),
     )
     where = log.events.set_index("kind")["line_no"].to_dict()
     assert where == {"ready": 2, "weights_loaded": 3, "retraction": 4}
