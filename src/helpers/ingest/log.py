@@ -159,7 +159,7 @@ def _event_stamps(events: list[Event]) -> pl.DataFrame:
     """Read stamp and rank of the events."""
     columns = {"line_no": pl.Int64, "text": pl.String, "prefix": pl.String}
     rows = [(event.line_no, event.text, event.text[: event.start]) for event in events]
-    table = stamps.read_prefixes(pl.DataFrame(rows, schema=columns, orient="row")).sort("line_no")
+    table = stamps.read_prefixes(pl.DataFrame(rows, schema=columns, orient="row"))
     return table.select("line_no", "stamp", "stamp_kind", "rank").with_columns(us=pl.col("stamp").cast(pl.Int64))
 
 

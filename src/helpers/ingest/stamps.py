@@ -73,7 +73,7 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
                 found.append(_read_matched(matched, kind))
                 frame = frame.filter(~is_match)
     found.append(_without_stamp(frame.drop("_found", strict=False)))
-    frame = pl.concat(found)
+    frame = pl.concat(found).sort("_row").drop("_row")
     if not frame["rank"].has_nulls():
         return frame
     prefix = pl.col("prefix")
