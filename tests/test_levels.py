@@ -157,3 +157,13 @@ def test_lives_with_other_arguments_do_not_share_a_law():
     assert changed.groupby("server_life")["is_fitted"].any().sum() == 1
     assert changed.loc[~changed["is_fitted"], "note"].iloc[0] == "another server life with other arguments"
     assert levels.keep_one_configuration(table, [{}, {}])["is_fitted"].all()
+
+
+def test_clean_time_of_lockstep_ranks_is_counted_once():
+    records = []
+    for i in range(6):
+        for rank in (0, 1):
+            records.append(decode(4, 40.0, t=4.0 * i, used=1000 + 160 * i, rank=f"DP{rank} TP{rank}"))
+    row = estimate(*records).iloc[0]
+    assert row["n_clean"] == 10
+    assert row["clean_s"] == pytest.approx(20.0)  # five intervals of 40 x 0.1 s on one clock

@@ -72,7 +72,10 @@ def _measured(card: Card) -> str:
     if run["n_server_lives"] and run["n_server_lives"] > 1:
         engine += f", server life {run['server_life']} (0 is the first of {run['n_server_lives']})" if (
             run["server_life"] is not None) else f", {run['n_server_lives']} server lives with the same arguments"
-    clean_s = sum(level["clean_s"] or 0.0 for level in card["levels"])
+    n_engines = len({(level["server_life"], level["rank_group"]) for level in card["levels"]})
+    n_lives = len({level["server_life"] for level in card["levels"]})
+    # independent engines run at the same time
+    clean_s = sum(level["clean_s"] or 0.0 for level in card["levels"]) * n_lives / max(n_engines, 1)
     logged_s = sum(phases[name] or 0.0 for name in ("warmup_s", "ramp_s", "steady_s", "mixed_s", "drain_s", "idle_s"))
     text = (f"Measured: {engine}: {span}; {phases['n_clean']} of {phases['n_intervals']} intervals of the log "
             f"are clean decode, {show(clean_s, 'duration')} of {show(logged_s, 'duration')}.")

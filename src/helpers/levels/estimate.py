@@ -54,7 +54,8 @@ def estimate_level(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> d
         "running_req": float(clean["running_req"].mean()),
         "running_req_total": total,
         "n_clean": len(clean),
-        "clean_s": float(clean["interval_s"].sum()),
+        # ranks in lockstep share the clock: their clean time is one
+        "clean_s": float(clean["interval_s"].sum()) / clean["rank"].fillna("").nunique(),
         "step_s": step_s, "step_s_lo": lo, "step_s_hi": hi,
         "decode_tok_per_s": total * accept / step_s,
         "context_tok": float(np.average(clean["context_tok"], weights=clean["n_steps"])),
