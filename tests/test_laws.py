@@ -404,7 +404,7 @@ def test_prediction_extrapolates_a_concave_server_better_than_the_line():
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        (levels_table([8], [0.1]), "expected 3 or more levels of running_req, found 1 (8)"),
+        (levels_table([8], [0.1]), "expected 3 or more levels of running_req that can be fitted, found 1 (8)"),
         (levels_table([1, 64], [0.1, 0.9]), "found 2 (1, 64)"),
         (levels_table([], []), "found 0 (none)"),
         (levels_table([8, 8, 8], [0.1, 0.1, 0.1], server_life=[0, 1, 2]), "found 1 (8)"),
@@ -662,3 +662,17 @@ def test_context_between_levels_of_two_prompt_lengths():
 def test_context_that_cannot_be_separated_is_refused(columns, message):
     fit = laws.fit_laws(levels_table(FIVE, line_a(np.array(FIVE)), **columns)).context
     assert "cannot be separated" in fit.refused and message in fit.refused
+
+
+def test_a_line_that_says_nothing_is_refused_and_a_flat_one_is_not():
+    scattered = laws.fit_laws(levels_table([1, 2, 4], [0.129, 0.300, 0.207]))
+    assert scattered.selected.refused is not None and "both hold 0" in scattered.selected.refused
+    flat = laws.fit_laws(levels_table([1, 4, 16], [0.112, 0.1121, 0.1122]))
+    assert flat.selected.refused is None
+
+
+def test_a_level_far_off_the_law_is_named():
+    off = laws.fit_laws(levels_table([1, 2, 4, 8, 16], [0.05, 0.04, 0.05, 0.06, 0.08]))
+    assert any("level 1 lies" in text for text in off.selected.warnings)
+    on = laws.fit_laws(levels_table([1, 2, 4, 8, 16], [0.0305, 0.032, 0.0345, 0.0395, 0.05]))
+    assert not any("lies" in text for text in on.selected.warnings)

@@ -167,3 +167,10 @@ def test_clean_time_of_lockstep_ranks_is_counted_once():
     row = estimate(*records).iloc[0]
     assert row["n_clean"] == 10
     assert row["clean_s"] == pytest.approx(20.0)  # five intervals of 40 x 0.1 s on one clock
+
+
+def test_a_scattering_level_is_stated_and_not_fitted():
+    row = estimate(*steady(8, [0.10, 0.15, 0.10, 0.16, 0.11, 0.17, 0.10, 0.15])).iloc[0]
+    assert not row["is_fitted"]
+    assert "scatters by" in row["note"] and row["method"] == "median_of_blocks"
+    assert row["step_s"] == pytest.approx(0.13, abs=0.02)

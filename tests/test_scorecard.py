@@ -33,7 +33,7 @@ CONTRACT = {
 }
 EXTRA = {
     "fit": {"prediction", "rounding_envelope", "context"},
-    "run": {"server_life", "n_server_lives", "notes"},
+    "run": {"server_life", "n_server_lives", "fitted_lives", "notes"},
     "levels": {"server_life", "rank_group", "clean_s", "context_tok", "is_fitted", "note"},
     "phases": {"warmup_s", "n_intervals", "n_clean"},
     "client": {"source", "steady_tok_per_s", "running_req", "other_s", "duration_s"},
@@ -139,7 +139,7 @@ def test_straight_line_stays_beside_another_law():
     assert full["fit"]["intercept_s"] == 0.0519 and full["fit"]["asymptote_tok_per_s"] is None
     assert list(full["fit"]["selected"]["parameters"]) == ["expert_s"]
     text = scorecard.answer(full)
-    assert "Law: moe: expert = 10.0 ms [8.00, 12.0]" in text
+    assert "Law: moe, intercept + " in text and ": expert = 10.0 ms [8.00, 12.0]" in text
     assert "The straight line, for comparison: 51.9 ms [36.2, 67.6]" in text
     assert "inner level is off by 1.00 %" in text and "top level by 2.00 %" in text
     assert "no asymptote is claimed" in text

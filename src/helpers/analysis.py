@@ -118,9 +118,11 @@ def analyse(
     levels = keep_one_configuration(levels, [facts.values for facts in lives])
     life = _main_life(levels)
     facts = lives[life] if life < len(lives) else lives[-1]
-    phases = segment.phase_seconds(intervals)
-    client = _client(segment.find_episodes(intervals), levels, life, facts)
-    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, ())
+    of_law = intervals[intervals["server_life"].isin(_fitted_lives(levels))]
+    phases = segment.phase_seconds(of_law)
+    client = _client(segment.find_episodes(intervals), intervals, life, facts)
+    notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals)]
+    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes)
 
 
 def _analyse_table(path: Path, user: Mapping[str, Any], confidence: float, command: str) -> Analysis:
@@ -129,7 +131,12 @@ def _analyse_table(path: Path, user: Mapping[str, Any], confidence: float, comma
     facts = merge_facts(None, user)
     with open(path, "rb") as file:
         sha256 = file_digest(file, "sha256").hexdigest()
-    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,))
+    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,), [])
+
+
+def _fitted_lives(levels: pd.DataFrame) -> list[int]:
+    """Return the server lives that the law rests on; the last one where no level is fitted."""
+    return sorted(int(life) for life in levels.loc[levels["is_fitted"], "server_life"].unique()) or [_main_life(levels)]
 
 
 def _main_life(levels: pd.DataFrame) -> int:
@@ -161,16 +168,43 @@ def _fit(
                    selection="too few clean levels: pooled regression over all intervals with a prefill covariate")
 
 
-def _client(
-    episodes: pd.DataFrame, levels: pd.DataFrame, life: int, facts: Facts
-) -> scorecard.Client | None:
+INCIDENTS = ("out_of_memory", "crash", "watchdog", "retraction", "preemption")
+"""Server events that a reader of the answer must know of."""
+
+
+def _incidents(log: Log, lives: Sequence[int]) -> list[str]:
+    """Say what went wrong in the server lives that the law rests on, with the first line."""
+    events = log.events[log.events["server_life"].isin(lives) & log.events["kind"].isin(INCIDENTS)]
+    return [
+        f"the log reports {str(kind).replace('_', ' ')} ({len(rows)} line{'' if len(rows) == 1 else 's'}, "
+        f"first {Path(rows['file'].iloc[0]).name}:{rows['line_no'].iloc[0]})"
+        for kind, rows in events.groupby("kind", sort=False)
+    ]
+
+
+def _other_lives(levels: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
+    """Say which server lives the answer leaves out, and which file holds the ones it rests on."""
+    lives = _fitted_lives(levels)
+    others = sorted(set(intervals["server_life"]) - set(lives))
+    if not others:
+        return []
+    files = intervals[intervals["server_life"].isin(lives)]["file"].unique()
+    names = ", ".join(Path(name).name if len(files) == 1 else name for name in files)
+    left_out = ", ".join(str(life) for life in others)
+    rests_on = ", ".join(map(str, lives))
+    return [f"the answer rests on server life {rests_on} ({names}); of the others ({left_out}) only the table tells"]
+
+
+def _client(episodes: pd.DataFrame, intervals: pd.DataFrame, life: int, facts: Facts) -> scorecard.Client | None:
     """Hold the whole-load average against the steady rate, in the largest load episode that has a steady rate."""
     if episodes.empty:
         return None
     known = episodes[(episodes["server_life"] == life) & episodes["steady_tok_per_s"].notna()]
     if facts.get("client_output_tok_per_s") is None:
         # Lockstep ranks begin and end a load at different times: their log gives no average that a client would see.
-        known = known[known["n_ranks"].eq(1)]
+        # Nor does a log without prefill records, whose loads have no beginning.
+        has_prefill = bool(intervals.loc[intervals["server_life"].eq(life), "prefill_tok"].gt(0).any())
+        known = known[known["n_ranks"].eq(1) & has_prefill]
     wanted = facts.get("client_concurrency")
     if wanted is not None and (known["peak_req"] == wanted).any():
         known = known[known["peak_req"] == wanted]
@@ -178,16 +212,10 @@ def _client(
         return None
     largest = known.sort_values("peak_req", kind="stable").iloc[-1]
     told = facts.get("client_output_tok_per_s")
-    # One steady rate in one answer: that of the level, whose estimate leaves stalls out. Independent engines
-    # (several rank groups) have an average each, and the level's rate is that of all of them.
-    is_peak = levels["server_life"].eq(life) & levels["running_req"].eq(largest["peak_req"])
-    at_peak = levels[levels["is_fitted"] & is_peak]
-    is_whole = len(at_peak) and levels.loc[levels["server_life"].eq(life), "rank_group"].nunique() == 1
-    steady = at_peak["decode_tok_per_s"].iloc[0] if is_whole else largest["steady_tok_per_s"]
     return scorecard.Client(
         output_tok_per_s=float(told if told is not None else largest["average_tok_per_s"]),
         source="log" if told is None else "user",
-        steady_tok_per_s=float(steady),
+        steady_tok_per_s=float(largest["steady_tok_per_s"]),
         running_req=float(largest["peak_req"]),
         other_s={name: float(largest[f"{name}_s"]) for name in ("ramp", "mixed", "drain")},
         duration_s=float(largest["duration_s"]),
@@ -197,9 +225,10 @@ def _client(
 def _assemble(
     log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, confidence: float,
     phases: dict[str, float] | None, client: scorecard.Client | None, command: str, log_sha256: Sequence[str],
+    said: Sequence[str],
 ) -> Analysis:
     """Compare with the roofline, fit, and state everything."""
-    notes = [*facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
+    notes = [*said, *facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
     roofline, bound_s, refused = None, None, None
     try:
         roofline, bound_s = _roofline(levels, facts)
@@ -207,8 +236,9 @@ def _assemble(
     except RooflogError as error:  # a fact that cannot be used is said, never fatal
         refused = str(error)
     fits = _fit(levels, intervals, facts, confidence, bound_s)
+    of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
-        log, intervals, levels, fits, facts=facts.values, roofline=roofline_entry(roofline, refused), phases=phases,
+        log, of_law, levels, fits, facts=facts.values, roofline=roofline_entry(roofline, refused), phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes,
     )
     return Analysis(log, facts, intervals, levels, fits, phases, roofline, card)
@@ -222,7 +252,9 @@ def _roofline(levels: pd.DataFrame, facts: Facts) -> tuple[step.Roofline, Callab
     if missing or used.empty:
         raise NotEnoughData(f"not known: {', '.join(missing)} (give them with --context)" if missing else "no level")
     context_tok = used["context_tok"]
-    if context_tok.isna().all() and facts.get("prompt_tokens") is not None:
+    if context_tok.isna().all() and facts.get("context_tok") is not None:
+        context_tok = context_tok.fillna(facts.get("context_tok"))
+    elif context_tok.isna().all() and facts.get("prompt_tokens") is not None:
         context_tok = context_tok.fillna(facts.get("prompt_tokens") + facts.get("output_tokens", 0.0) / 2)
     model = step.HandModel(
         weight_bytes_per_step=facts.get("weight_bytes_per_step"),

@@ -13,6 +13,13 @@ from helpers.display import level_key, show
 
 Card = Mapping[str, Any]
 
+FORMULAS = {
+    "sqrt": ", intercept + slope N + c sqrt(N)", "hinge": ", max(plateau, slope N)",
+    "hinge3": ", max(plateau, intercept + slope N)", "quadratic": ", a + b N + c N^2",
+    "moe": ", intercept + experts (1 - (1 - k/E)^N) + slope N", "roofline": ", scale x the strict roofline",
+}
+"""What a law says, for readers who do not know its name."""
+
 MAX_LISTED = 6
 """Levels listed by name when no law sums them up; the table has all."""
 
@@ -45,19 +52,21 @@ def _ended(text: str) -> str:
 
 
 def fitted_levels(card: Card) -> list[Mapping[str, Any]]:
-    """Return the levels that entered the law, or all that have a step time where none did."""
+    """Return the levels that entered the law; all that have a step time where it came from no level by itself."""
     levels = [level for level in card["levels"] if level["is_fitted"]]
-    return levels or [level for level in card["levels"] if level["step_s"] is not None]
+    if len({level["running_req"] for level in levels}) >= (card["fit"]["n_levels"] or 0) and levels:
+        return levels
+    return [level for level in card["levels"] if level["step_s"] is not None]
 
 
 def _step_word(card: Card) -> str:
     """Under speculation a step is a round of draft and verify."""
-    return "round" if any((level["accept_len"] or 1) > 1 for level in card["levels"]) else "step"
+    return "round" if any((level["accept_len"] or 1) > 1 for level in fitted_levels(card)) else "step"
 
 
 def _measured(card: Card) -> str:
     run, phases, levels = card["run"], card["phases"], fitted_levels(card)
-    names = [level_key(level["running_req"]) for level in levels]
+    names = [level_key(n) for n in sorted({level["running_req"] for level in levels})]
     if not names:
         span = "no level with clean decode"
     elif len(names) == 1:
@@ -70,18 +79,19 @@ def _measured(card: Card) -> str:
     if run["engine"] and not run["engine_version"]:
         engine += " (version not in the log)"
     if run["n_server_lives"] and run["n_server_lives"] > 1:
-        engine += f", server life {run['server_life']} (0 is the first of {run['n_server_lives']})" if (
-            run["server_life"] is not None) else f", {run['n_server_lives']} server lives with the same arguments"
-    n_engines = len({(level["server_life"], level["rank_group"]) for level in card["levels"]})
-    n_lives = len({level["server_life"] for level in card["levels"]})
+        lives = run["fitted_lives"]
+        engine += f", server life {lives[0]} (0 is the first of {run['n_server_lives']})" if len(lives) == 1 else (
+            f", {len(lives)} of {run['n_server_lives']} server lives, those with the same arguments")
+    of_law = [level for level in card["levels"] if level["server_life"] in run["fitted_lives"]]
+    n_engines = len({(level["server_life"], level["rank_group"]) for level in of_law})
     # independent engines run at the same time
-    clean_s = sum(level["clean_s"] or 0.0 for level in card["levels"]) * n_lives / max(n_engines, 1)
+    clean_s = sum(level["clean_s"] or 0.0 for level in of_law) * len(run["fitted_lives"]) / max(n_engines, 1)
     logged_s = sum(phases[name] or 0.0 for name in ("warmup_s", "ramp_s", "steady_s", "mixed_s", "drain_s", "idle_s"))
     text = (f"Measured: {engine}: {span}; {phases['n_clean']} of {phases['n_intervals']} intervals of the log "
             f"are clean decode, {show(clean_s, 'duration')} of {show(logged_s, 'duration')}.")
     if phases["n_clean"] < phases["n_intervals"]:
         reasons = Counter[str]()
-        for level in card["levels"]:
+        for level in of_law:
             reasons.update(level["n_rejected"])
         if reasons:
             text += " Left out most: " + ", ".join(f"{reason} ({n})" for reason, n in reasons.most_common(3)) + "."
@@ -106,7 +116,8 @@ def _law(card: Card) -> list[str]:
         parts = ", ".join(f"{name.removesuffix('_' + p['unit'].replace('/', '_per_'))} = "
                           f"{show(p['value'], p['unit'], p['lo'], p['hi'])}"
                           for name, p in selected["parameters"].items())
-        lines = [f"Law: {fit['law']}: {parts} ({terms}; {inside}).",
+        formula = FORMULAS.get(fit["law"], "")
+        lines = [f"Law: {fit['law']}{formula}: {parts} ({terms}; {inside}).",
                  f"The straight line, for comparison: {line} ({_dof(fit['dof'])})."]
     if fit["loo_error_frac"] is not None:
         top = selected["loo_error_top_frac"]
@@ -117,24 +128,31 @@ def _law(card: Card) -> list[str]:
         ends = [f"{show(envelope[name][0], unit)} to {show(envelope[name][1], unit)}"
                 for name, unit in (("intercept_s", "s"), ("slope_s_per_req", "s/req")) if name in envelope]
         lines.append(f"The last printed digit of the table alone allows {' and '.join(ends)}.")
-    top_level = levels[-1]
+    top_level = max(levels, key=lambda level: level["running_req"])
     steady = (f"At N={level_key(top_level['running_req'])} the server decodes "
               f"{show(top_level['decode_tok_per_s'], 'tok/s')} in {step}s of {_step(top_level)}")
-    return [*lines, f"{steady}; {_asymptote(fit)}."]
+    return [*lines, f"{steady}; {_asymptote(fit, top_level['decode_tok_per_s'])}."]
 
 
 def _dof(dof: int) -> str:
     return f"{dof} degree{'' if dof == 1 else 's'} of freedom"
 
 
-def _asymptote(fit: Mapping[str, Any]) -> str:
+def _asymptote(fit: Mapping[str, Any], measured_tok_per_s: float) -> str:
     if fit["asymptote_tok_per_s"] is None:
         return "no asymptote is claimed (the law has none, or its slope could be zero)"
+    lo = fit["asymptote_tok_per_s_lo"]
     text = "more requests cannot lift it above " + show(
-        fit["asymptote_tok_per_s"], "tok/s", fit["asymptote_tok_per_s_lo"], fit["asymptote_tok_per_s_hi"]
+        fit["asymptote_tok_per_s"], "tok/s", lo, fit["asymptote_tok_per_s_hi"]
     ) + " if the law goes on"
-    half = fit["half_load_req"]
-    return text if half is None else f"{text}, half of which is reached at N={show(half)}"
+    if lo is not None and lo < measured_tok_per_s:
+        text += " (less than was measured is excluded)"
+    half, selected = fit["half_load_req"], fit["selected"]
+    if half is None:
+        return text
+    text += f", half of which is reached at N={show(half)}"
+    is_inside = selected["running_req_min"] <= half <= selected["running_req_max"]
+    return text if is_inside else text + " (outside the measured levels)"
 
 
 def _each_level(card: Card) -> str:
@@ -177,6 +195,8 @@ def _client(card: Card) -> list[str]:
     text = (f"{whose} is {show(client['output_tok_per_s'], 'tok/s')}, the steady rate "
             f"{'' if client['source'] == 'log' else f'of {load} '}{show(client['steady_tok_per_s'], 'tok/s')}: "
             f"{show(ratio)}x")
+    if ratio < 1:
+        return [f"{text}. The average is the higher one: that load's clean intervals are few or not typical."]
     parts = " + ".join(f"{show(seconds, 'duration')} of {name}" for name, seconds in others.items() if seconds)
     if not parts or ratio <= 1:
         return [text + "."]

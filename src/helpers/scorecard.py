@@ -148,6 +148,7 @@ def build(
             "command": command,
             "server_life": fitted_lives[0] if len(fitted_lives) == 1 else None,
             "n_server_lives": _count_lives(log, intervals),
+            "fitted_lives": fitted_lives,
             "notes": list(notes),
         },
         "ingest": {

@@ -14,8 +14,19 @@ from helpers.laws import gates
 from helpers.laws.candidates import Law, known_laws
 from helpers.laws.covariate import fit_with_context
 from helpers.laws.line import crosscheck_lines, fit_line, half_load_interval, reciprocal_interval, rounding_envelope
-from helpers.laws.selection import Trial, choose_named, choose_predictor, is_tried, predictor_errors_frac, try_laws
+from helpers.laws.selection import (
+    Choice,
+    Trial,
+    choose_named,
+    choose_predictor,
+    is_tried,
+    predictor_errors_frac,
+    try_laws,
+)
 from helpers.schema import LEVELS, Fits, LawFit, Parameter, SchemaError, check
+
+MISFIT_FRAC = 0.10
+"""A level further off the selected law than this is named [1]; levels usually deviate by 1 to 4 % (physics.md 6.1)."""
 
 FAR_EXTRAPOLATION_FRAC = 0.5
 """Share of the asymptote that the top level must reach for the asymptote not to be called far off."""
@@ -107,7 +118,9 @@ def fit_laws(
     )
     by_name = {fit.law: fit for fit in candidates}
     choice = choose_named(trials, confidence, is_line_refused=linear.refused is not None)
+    choice = _drop_empty_term(choice, by_name)
     selected, rule = by_name[choice.law], choice.rule
+    selected = _refuse_what_says_nothing(_warn_of_misfit(selected, running_req, step_s))
     if not choice.is_named and len(points) >= gates.MIN_LEVELS + 1:
         selected = replace(selected, warnings=(*selected.warnings, f"no law is named: {rule}"))
     inner, top = predictor_errors_frac(laws, running_req, step_s)
@@ -124,6 +137,38 @@ def fit_laws(
         prediction=prediction,
         rounding_envelope=rounding_envelope(used, confidence=confidence) if is_table else {},
     )
+
+
+def _drop_empty_term(choice: Choice, by_name: dict[str, LawFit]) -> Choice:
+    """Fall back to the line, unnamed, where the term that makes the chosen law special could be nothing."""
+    term = {"sqrt": "sqrt_s_per_sqrt_req", "quadratic": "quadratic_s_per_req2", "moe": "experts_s"}.get(choice.law)
+    law, line = by_name[choice.law], by_name["linear"]
+    if term is None or line.refused is not None or law[term].lo > 0:
+        return choice
+    return Choice("linear", False, f"{choice.rule}; its special term could be nothing: the straight line is used")
+
+
+def _warn_of_misfit(law: LawFit, running_req: np.ndarray, step_s: np.ndarray) -> LawFit:
+    """Say which level lies furthest off the law, where it is more than levels usually do."""
+    if law.refused is not None or law.predict_step_s is None:
+        return law
+    off = step_s / law.predict_step_s(running_req) - 1
+    worst = int(np.argmax(np.abs(off)))
+    if abs(off[worst]) <= MISFIT_FRAC:
+        return law
+    text = f"level {running_req[worst]:g} lies {100 * off[worst]:+.0f} % off the law: it says little there"
+    return replace(law, warnings=(*law.warnings, text))
+
+
+def _refuse_what_says_nothing(law: LawFit) -> LawFit:
+    """Refuse a line of which neither the intercept nor the slope can be told from nothing."""
+    if law.law != "linear" or law.refused is not None or law["intercept_s"].lo > 0 or law["slope_s_per_req"].lo > 0:
+        return law
+    a, b = law["intercept_s"], law["slope_s_per_req"]
+    return replace(law, parameters=(), refused=(
+        f"the levels do not fix a line: intercept {1e3 * a.lo:.3g} to {1e3 * a.hi:.3g} ms and slope "
+        f"{1e3 * b.lo:.3g} to {1e3 * b.hi:.3g} ms/req both hold 0; more levels, or longer ones"
+    ))
 
 
 def _linear_fit(

@@ -65,7 +65,10 @@ def refusal(levels: pd.DataFrame) -> str | None:
     distinct = np.unique(levels["running_req"].round(3))
     if len(distinct) < MIN_LEVELS:
         found = ", ".join(f"{n:g}" for n in distinct) or "none"
-        return f"expected {MIN_LEVELS} or more levels of running_req, found {len(distinct)} ({found}): {ADVICE}"
+        return (
+            f"expected {MIN_LEVELS} or more levels of running_req that can be fitted, found {len(distinct)} ({found}): "
+            f"{ADVICE}"
+        )
     if distinct[-1] / distinct[0] < MIN_RANGE:
         found = f"{distinct[0]:g} to {distinct[-1]:g}"
         return f"levels too close: running_req {found}, expected a ratio of {MIN_RANGE:g} or more: {ADVICE}"

@@ -13,7 +13,10 @@ VOLATILE_ARGUMENTS = ("host", "port", "nccl_port", "random_seed", "seed", "log_l
 
 
 def keep_one_configuration(levels: pd.DataFrame, facts: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    """Let only server lives with the same arguments into one law; the life with most fitted levels decides which.
+    """Let only server lives with the same arguments into one law.
+
+    The life with most clean time among those of three or more fitted levels decides which; without such a life the
+    one with most levels.
 
     Parameters
     ----------
@@ -27,11 +30,13 @@ def keep_one_configuration(levels: pd.DataFrame, facts: Sequence[Mapping[str, ob
         Levels of other configurations keep their step time, with is_fitted False and a note.
     """
     schema.check(levels, schema.LEVELS)
-    fitted = levels[levels["is_fitted"]].groupby("server_life").size()
+    used = levels[levels["is_fitted"]].groupby("server_life")
+    fitted = used["running_req"].nunique()
     if len(fitted) < 2:
         return levels
+    enough = fitted >= min(3, int(fitted.max()))
     arguments = {life: _stable_arguments(facts[life]) if life < len(facts) else None for life in fitted.index}
-    main = arguments[fitted.idxmax()]
+    main = arguments[used["clean_s"].sum().where(enough, -1.0).idxmax()]
     other = [life for life, found in arguments.items() if None not in (found, main) and found != main]
     out = levels["server_life"].isin(other) & levels["is_fitted"]
     note = "another server life with other arguments"

@@ -20,7 +20,8 @@ def correct_prefill(
     cost = prefill_cost(mixed, known)
     done = []
     for row in rows:
-        if row["is_fitted"] or row["population"]:
+        has_enough = float(str(row.get("cv_frac", 0.0))) > rule.max_cv_frac  # measured well, and found to scatter
+        if row["is_fitted"] or row["population"] or has_enough:
             done.append(row)
             continue
         level = float(str(row["running_req"]))
@@ -107,6 +108,8 @@ def _corrected(mixed: pd.DataFrame, cost: tuple[float, float], rule: LevelRule) 
     spread = float(np.std(per_interval, ddof=1) / np.sqrt(len(steps))) * stats.t.ppf(0.975, len(steps) - 1)
     prompt_per_step = float(mixed["prefill_tok"].sum() / steps.sum())
     doubt = spread + prompt_per_step * max(cost_doubt, rule.correction_frac * cost_s_per_tok)
+    if doubt > rule.useless_doubt_frac * step_s:
+        return {}
     separable = doubt <= rule.corrected_doubt_frac * step_s
     accept = float(np.average(mixed["accept"], weights=steps))
     total = float(mixed["running_req_total"].mean())

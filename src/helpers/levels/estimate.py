@@ -72,6 +72,8 @@ def estimate_level(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> d
         notes.append(f"{len(clean)} clean interval: at least {rule.min_clean} are needed")
     elif float(clean["n_steps"].sum()) < 0.9 * steps_needed:
         notes.append(f"fewer than {steps_needed} clean steps")
+    if float(scatter / step_s) > rule.max_cv_frac:
+        notes.append(f"scatters by {100 * scatter / step_s:.0f} %: something else ran; not fitted")
     row["is_fitted"] = not notes
     if len(block_step_s) < 2:
         notes.append("one block of steps: no interval")

@@ -32,6 +32,10 @@ class LevelRule:
         simulated closed loops (tests/test_levels.py).
     corrected_doubt_frac : float
         A corrected level enters the law only when its interval is within this share of it [1].
+    useless_doubt_frac : float
+        A corrected level is not stated at all when its interval is wider than this share of it [1].
+    max_cv_frac : float
+        A level whose clean intervals scatter by more than this is stated and not fitted (physics 6.4) [1].
     """
 
     block_steps: int = 40
@@ -45,3 +49,5 @@ class LevelRule:
     prefill_refuse_frac: float = 0.50
     correction_frac: float = 0.25
     corrected_doubt_frac: float = 0.06
+    useless_doubt_frac: float = 0.50
+    max_cv_frac: float = 0.15

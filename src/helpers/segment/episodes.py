@@ -97,7 +97,8 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
         server_life, rank_group, episode, n_ranks (lockstep ranks that print; their tokens add up, their time does not),
         peak_req [req], start_s, duration_s [s], tokens [tok],
         average_tok_per_s (tokens over the whole episode: ramp, prefill and drain included), steady_tok_per_s
-        (tokens over time of its clean intervals at the peak; NaN without), steady_over_average [1], seconds per label.
+        (of its clean intervals at the peak, by the rule of the levels: median of lines, or
+        sums over windows; NaN without), steady_over_average [1], seconds per label.
     """
     schema.check(intervals, schema.INTERVALS)
     table = intervals.assign(wall_s=(_wall_s(intervals) - intervals["idle_s"]).clip(lower=0))
@@ -113,8 +114,7 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
         peak = float(busy["running_req"].max())
         clean = busy[busy["clean"] & busy["running_req"].ge(0.95 * peak)]
         clean_s = float(clean["interval_s"].sum())
-        clean_tok = float((clean["decode_tok_per_s"] * clean["interval_s"]).sum())
-        steady = n_ranks * clean_tok / clean_s if clean_s > 0 else np.nan
+        steady = _steady_tok_per_s(clean, n_ranks) if clean_s > 0 else np.nan
         average = tokens / duration_s if duration_s > 0 else np.nan
         seconds = active["wall_s"].groupby(active["label"]).sum() / n_ranks
         rows.append(
@@ -127,3 +127,13 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _steady_tok_per_s(clean: pd.DataFrame, n_ranks: int) -> float:
+    """Rate of the clean intervals at the peak; a median like a level's, so that one stall does not make two rates."""
+    tokens = clean["decode_tok_per_s"] * clean["interval_s"]
+    sums = n_ranks * float(tokens.sum() / clean["interval_s"].sum())
+    if clean["engine"].iloc[0] == "vllm" or len(clean) < 3 or clean["n_steps"].median() < 5:
+        return sums
+    accept = clean["accept_len"].fillna(1.0)
+    return float((clean["running_req_total"] * accept).mean() / clean["step_s"].median())
