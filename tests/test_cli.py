@@ -6,6 +6,8 @@ number of the answer that is not that of the scorecard. Logs are simulated here;
 
 import gzip
 import json
+import subprocess
+import sys
 import threading
 
 import nbformat
@@ -15,6 +17,7 @@ import pytest
 
 from helpers import __version__, cli, progress, scorecard, synth
 from helpers.analysis import analyse
+from helpers.cli import printing
 from helpers.run import KERNELSPEC
 
 TABLE = "# typed by hand\nrunning_req,decode_tok_per_s\n1,12.2\n16,29.0\n64,32.85\n"
@@ -92,6 +95,11 @@ def test_bad_input_is_one_line_exit_3_and_nothing_written(tmp_path, capsys, swee
         (["ingest", "x.log", "--out", "x.xlsx"], "expected a file name that ends in .parquet or .csv"),
         (["simulate"], "expected --out LOG, or --estimate"),
         (["simulate", "nosuch", "--estimate"], "no preset 'nosuch'"),
+        (["simulate", "dense_swep"], "did you mean 'dense_sweep'"),
+        (["simulate", "--engine", "tgi"], "expected sglang or vllm, found 'tgi'"),
+        (["simulate", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["simulate", "--estimate", "--levels", "1000000"], "expected levels of at most 16384"),
+        (["simulate", "--estimate", "--version", "latest"], "expected 0.3.6 to 0.5.23 for sglang, found 'latest'"),
         (["simulate", "--estimate", "--levels", "1,x"], "expected list[int]"),
         (["simulate", "--estimate", "--server", '{{"lawn": 1}}'], "no field 'lawn'"),
         (["simulate", "--estimate", "--truth", "x.json"], "--truth belongs to a log"),
@@ -196,7 +204,7 @@ def test_two_lives_share_a_law_only_with_the_same_arguments(sweep, tmp_path):
     both.write_text(file.read_text() + file.read_text())
     same = analyse(both)
     assert same.levels.loc[same.levels["is_fitted"], "server_life"].nunique() == 2
-    assert same.fits.linear.n_levels == 3 and "2 server lives with the same arguments" in same.answer
+    assert same.fits.linear.n_levels == 3 and "2 of 2 server lives, those with the same arguments" in same.answer
     changed = file.read_text().replace("'chunked_prefill_size': 8192", "'chunked_prefill_size': 4096")
     assert changed != file.read_text()
     both.write_text(file.read_text() + changed)
@@ -342,3 +350,46 @@ def test_run_of_a_bad_table_is_one_line_and_nothing_written(notebook, tmp_path, 
     shown = capfd.readouterr()
     assert (code, shown.out) == (3, "") and not (tmp_path / "out").exists()
     assert shown.err.startswith(f"error: {bad}") and "fast" in shown.err and shown.err.count("\n") == 1
+
+
+def test_another_engine_takes_a_version_of_its_own(tmp_path, capsys):
+    code, _, err = call(capsys, "simulate", "--engine", "vllm", "--levels", "1", "--out", tmp_path / "v.log")
+    assert (code, err) == (0, "") and "v0.33.0" in (tmp_path / "v.log").read_text()
+
+
+@pytest.mark.parametrize("command", ["run", "fit", "ingest", "simulate", "report"])
+def test_an_interrupt_is_one_line_and_exit_130(table, tmp_path, capsys, monkeypatch, command):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    for place in ("helpers.analysis.analyse", "helpers.ingest.read_log", "helpers.synth.presets.get",
+                  "helpers.report.write_report", "helpers.run.execute.run_cells"):
+        monkeypatch.setattr(place, interrupted)
+    words = [table] if command != "simulate" else []
+    words += ["--out", tmp_path / "out"] if command == "run" else []
+    assert call(capsys, command, *words) == (130, "", "interrupted: nothing was kept\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", ["fit {table}", "fit {table} --json", "--help", "simulate --list"])
+def test_a_reader_that_leaves_is_no_error(table, words):
+    command = [sys.executable, "-m", "helpers.cli", *(word.format(table=table) for word in words.split())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_help_of_run_says_what_is_kept(capsys):
+    shown = " ".join(call(capsys, "run", "--help")[1].split())
+    assert "cannot be used writes nothing" in shown and "fails otherwise is kept" in shown
+
+
+def test_stamps_without_year_or_date_are_shown_so(tmp_path, capsys):
+    simulation = synth.presets.get("vllm_sweep", levels_req=[1], start="2026-11-29 14:11:51").simulate()
+    simulation.write(tmp_path / "v.log")
+    code, out, _ = call(capsys, "ingest", tmp_path / "v.log")
+    life = next(line for line in out.splitlines() if line.startswith("server life 0"))
+    assert code == 0 and " events, 11-29 14:11:5" in life and "1904" not in out
+    assert printing.show_stamp("1904-01-01 04:40:55") == "04:40:55"
+    assert printing.show_stamp("2026-01-01 04:40:55") == "2026-01-01 04:40:55"

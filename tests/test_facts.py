@@ -78,3 +78,19 @@ def test_missing_or_binary_context_is_one_clear_error(tmp_path):
     (tmp_path / "bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LogFormatError, match="not a text file"):
         read_context(tmp_path / "bin")
+
+
+def test_a_number_that_yaml_reads_as_text_is_a_number(tmp_path):
+    (tmp_path / "facts.yaml").write_text(
+        "weight_bytes_per_step: 16e9\nkv_pool_tokens: 1e6\nprompt_tokens: nan\noutput_tokens: many\ntp: '1.5'\n")
+    facts = merge_facts({}, tmp_path / "facts.yaml")
+    assert dict(facts.values) == {"weight_bytes_per_step": 16e9, "kv_pool_tokens": 1_000_000}
+    assert type(facts.values["kv_pool_tokens"]) is int
+    assert set(facts.unused) == {"prompt_tokens", "output_tokens", "tp"}
+    assert set(merge_facts({}, {"tp": 10**400}).unused) == {"tp"}
+
+
+def test_mean_context_is_a_fact_above_zero():
+    assert dict(merge_facts({}, '{"context_tok": 500}').values) == {"context_tok": 500.0}
+    assert merge_facts({}, {"context_tok": 500}).unused == {}
+    assert merge_facts({}, {"context_tok": 0}).unused == {"context_tok": "expected a number above zero, found 0"}

@@ -153,3 +153,15 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(LogFormatError, match="expected a run folder, found a file that cannot be read"):
         report.write_report(folder)
     assert not (folder / "report.html").exists()
+
+
+def test_words_about_the_sample_data_are_left_out_of_a_run_on_another_log():
+    notebook = notebook_of()
+    notebook.cells[0].source = "# Q?\n\nBefore.\n\nSample data: the default log\nis simulated.\n\nSamples: stay."
+    notebook.cells.append(nbformat.v4.new_markdown_cell("Sample data: more of it."))
+    own = report.render(notebook, None, {"status": "good", "parameters": {"log_path": "/x.log"}})
+    assert "Sample data:" not in own and "is simulated" not in own
+    assert "Before." in own and "Samples: stay." in own
+    for run in (None, {"status": "good"}, {"status": "good", "parameters": {"log_path": ""}}):
+        text = report.render(notebook, None, run)
+        assert "is simulated" in text and "more of it" in text

@@ -357,3 +357,19 @@ def test_a_notebook_that_fails_is_left_as_it_was(notebook, monkeypatch, capsys):
     monkeypatch.setattr(normal, "run_cells", lambda *a: ("KeyError", "'x'"))
     assert normalise_command(["normalise", str(notebook)]) == 3
     assert "KeyError" in capsys.readouterr().err and notebook.read_text() == before
+
+
+def test_folders_of_killed_runs_are_removed_and_those_of_live_ones_kept(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    with run_folder.make_workspace(tmp_path) as own:
+        prefix, _, _ = own.name.rsplit("-", 2)
+        stale = tmp_path / f"{prefix}-{dead.pid}-0123456789ab"
+        kept = [tmp_path / f"{prefix}-{os.getppid()}-0123456789ab", tmp_path / f"{prefix}-{10**30}-0123456789ab",
+                tmp_path / f".partial-elsewhere-{dead.pid}-0123456789ab", tmp_path / ".partial-x"]
+        for folder in (stale, *kept):
+            folder.mkdir()
+            (folder / "a").touch()
+        with run_folder.make_workspace(tmp_path):
+            assert own.is_dir() and not stale.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "n_experts_active": ("whole", "routed experts that one token chooses"),
     "speculative_algorithm": ("text", "speculation method"),
     "power_limit_w": ("number", "board power limit [W]"),
+    "context_tok": ("positive", "mean context of a running request [tok]"),
     "prompt_tokens": ("number", "mean prompt length [tok]"),
     "output_tokens": ("number", "mean output length [tok]"),
     "client_concurrency": ("whole", "requests the client keeps open [req]"),
@@ -214,11 +216,15 @@ def _spread(given: Mapping[str, Any], unused: dict[str, str]) -> dict[str, Any]:
 
 def _convert(kind: str, value: Any) -> tuple[Any, str]:
     """Return (value in its kind, ""), or (None, what was expected)."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-    if kind == "number":
-        return (float(value), "") if is_number and value >= 0 else (None, "a number not below zero")
+    if kind in ("number", "positive"):
+        number = _number(value)
+        if kind == "positive":
+            return (number, "") if number is not None and number > 0 else (None, "a number above zero")
+        return (number, "") if number is not None and number >= 0 else (None, "a number not below zero")
     if kind == "whole":
-        return (int(value), "") if is_number and value >= 0 and value == int(value) else (None, "a whole number")
+        number = _number(value)
+        is_whole = number is not None and number >= 0 and number.is_integer()
+        return (int(number or 0), "") if is_whole else (None, "a whole number")
     if kind == "wholes":
         converted = [_convert("whole", item) for item in value] if isinstance(value, list) else [(None, "list")]
         bad = not converted or any(complaint for _, complaint in converted)
@@ -228,6 +234,17 @@ def _convert(kind: str, value: Any) -> tuple[Any, str]:
     if kind == "text":
         return (str(value), "") if isinstance(value, str | int | float) and value != "" else (None, "text")
     return value, ""
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number, also of a text that is one (YAML 1.1 reads 16e9 as text); None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _agree(key: str, logged: Any, given: Any) -> bool:

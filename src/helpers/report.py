@@ -24,6 +24,9 @@ from helpers import scorecard
 from helpers.schema import LogFormatError
 
 FILE_NAME = "report.html"
+SAMPLE_PARAGRAPH = "Sample data:"
+"""Begins a paragraph about the default log of a notebook: not true of a run on another one."""
+
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 IMAGE_MIMES = ("image/png", "image/jpeg")
 
@@ -115,7 +118,8 @@ def render(notebook: NotebookNode, card: Mapping[str, Any] | None = None, run: M
     first = [output for cell in cells if card and "headline" in cell.metadata.get("tags", [])
              for output in cell.outputs if output.output_type != "stream"]
     top = [_output(output, figures) for output in first]
-    body = [_cell(cell, figures, is_answered=card is not None) for cell in cells]
+    has_own_log = bool(((run or {}).get("parameters") or {}).get("log_path"))
+    body = [_cell(cell, figures, is_answered=card is not None, has_own_log=has_own_log) for cell in cells]
     title = next((line.lstrip("# ") for cell in notebook.cells for line in cell.source.splitlines()
                   if cell.cell_type == "markdown" and line.startswith("# ")), "rooflog")
     script = f"<script>{get_plotlyjs()}</script>" if figures else ""
@@ -159,10 +163,13 @@ def _markdown(text: str) -> str:
     return f'<div class="wide">{MarkdownWithMath(renderer=renderer).render(text)}</div>'
 
 
-def _cell(cell: NotebookNode, figures: list[str], *, is_answered: bool = False) -> str:
+def _cell(
+    cell: NotebookNode, figures: list[str], *, is_answered: bool = False, has_own_log: bool = False
+) -> str:
     """Render one cell; of the headline only its code where the page has begun with its words and figure."""
     if cell.cell_type == "markdown":
-        return _markdown(cell.source)
+        paragraphs = cell.source.split("\n\n")
+        return _markdown("\n\n".join(p for p in paragraphs if not (has_own_log and p.startswith(SAMPLE_PARAGRAPH))))
     if cell.cell_type != "code":
         return f"<pre>{html.escape(cell.source)}</pre>"
     name = next(iter(cell.metadata.get("tags", [])), "")

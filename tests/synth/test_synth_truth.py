@@ -270,3 +270,30 @@ def test_estimate_tells_the_sweep_without_noise():
 def test_impossible_descriptions_are_refused_by_name(build, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(".", r"\.")):
         build()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"version": "0.3.5"}, "expected 0.3.6 to 0.5.23 for sglang, found '0.3.5'"), ({"version": "0.5.24"}, "0.5.24"),
+        ({"version": "1"}, "found '1'"), ({"version": "0.5.x"}, "0.5.x"), ({"version": ""}, "found ''"),
+        ({"engine": "vllm", "version": "0.5.10"}, "expected 0.6 to 0.33 for vllm"),
+        ({"engine": "vllm", "version": "0.34.0"}, "0.34.0"), ({"version": "0.5.12\n"}, "Server.version"),
+    ],
+)
+def test_versions_without_a_known_layout_are_refused(fields, message):
+    with pytest.raises(ConfigError, match="Server.version: expected") as caught:
+        Server(**fields)
+    assert message in str(caught.value)
+
+
+def test_versions_with_a_known_layout_pass():
+    for engine, versions in {"sglang": ("0.3.6", "0.5", "0.5.23"), "vllm": ("0.6", "0.6.6", "0.33.1")}.items():
+        assert all(Server(engine=engine, version=version) for version in versions)
+
+
+def test_absurd_levels_and_seeds_are_refused():
+    with pytest.raises(ConfigError, match="Client.levels_req: expected levels of at most 16384, found 1000000"):
+        Client(levels_req=(1, 1_000_000))
+    with pytest.raises(ConfigError, match="seed: expected 0 or more, found -1"):
+        synth.simulate(Server(), Client(levels_req=(1,)), seed=-1)

@@ -1,11 +1,13 @@
 """The command line: `rooflog --help` is the manual.
 
-Exit codes: 0 good, 1 a check failed, 2 cannot tell, 3 could not run.
+Exit codes: 0 good, 1 a check failed, 2 cannot tell, 3 could not run;
+130 interrupted, 141 the reader of the output left.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -36,6 +38,8 @@ from helpers.progress import Progress
 from helpers.schema import RooflogError
 
 CANNOT_RUN = 3
+INTERRUPTED = 130
+READER_LEFT = 141
 MANUAL = """
 [bold]From an LLM server log to a defended statement of what limits decode.[/bold]
 
@@ -114,7 +118,8 @@ def run(
 ) -> None:
     """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, scorecard.json, run.json).
 
-    The folder is written whole or not at all. A notebook that fails is kept, executed up to the failing cell.
+    The folder is written whole or not at all. Input that cannot be used writes nothing. A notebook that fails otherwise
+    is kept, executed up to the failing cell.
 
     [bold]Examples[/bold]
 
@@ -226,7 +231,7 @@ def simulate(
     levels: Annotated[str, typer.Option(metavar="N,N,...", help="Requests the client keeps in flight.")] = "",
     engine: Annotated[str, typer.Option(help="sglang or vllm.")] = "",
     engine_version: Annotated[str, typer.Option("--version", help="Whose line format to write.")] = "",
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 0,
     show_list: Annotated[bool, typer.Option("--list", help="List the presets and stop.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -241,20 +246,24 @@ def simulate(
       rooflog simulate --engine vllm --version 0.20.2 --server '{"law": {"intercept_s": 0.03}}' --out v.log
     """
     from helpers import synth
+    from helpers.synth.config import NEWEST
 
     if show_list:
         for name in synth.presets.names():
             print(f"{name}: {synth.presets.get(name).about}")
         return
-    if not out and not estimate:
-        raise RooflogError("simulate: expected --out LOG, or --estimate to write nothing; found neither")
-    if truth and not out:
-        raise RooflogError("simulate: --truth belongs to a log; expected --out LOG beside it")
     changes = read_context(server, "--server")
     changes |= {name: value for name, value in (("engine", engine), ("version", engine_version)) if value}
     if levels:
         changes |= {"levels_req": convert(NotebookParameter("--levels", "list[int]", [], ""), levels), "n_prompts": []}
+    preset_engine = synth.presets.get(preset).server.engine
+    if changes.get("engine", preset_engine) != preset_engine and changes["engine"] in NEWEST:
+        changes.setdefault("version", NEWEST[changes["engine"]])  # the preset's is one of the other engine
     chosen = synth.presets.get(preset, **changes)
+    if not out and not estimate:
+        raise RooflogError("simulate: expected --out LOG, or --estimate to write nothing; found neither")
+    if truth and not out:
+        raise RooflogError("simulate: --truth belongs to a log; expected --out LOG beside it")
     with Progress(f"simulating {preset}"):
         if estimate:
             print_estimate(synth.estimate(chosen.server, chosen.client), preset, as_json)
@@ -306,6 +315,13 @@ def _complain(message: str) -> None:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
 
 
+def _interrupted() -> int:
+    """Say that nothing was kept."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it mourns the cell that was running, at exit
+    print("interrupted: nothing was kept", file=sys.stderr)
+    return INTERRUPTED
+
+
 _arguments: list[str] = []
 
 
@@ -328,18 +344,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 good, 1 a check failed, 2 cannot tell, 3 could not run.
+        0 good, 1 a check failed, 2 cannot tell, 3 could not run; 130 interrupted, 141 the reader of the output left.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with _known_arguments(words):
             code = app(words or ["--help"], prog_name="rooflog", standalone_mode=False)
+        sys.stdout.flush()  # a reader that left is found here, not after the last word
+        if code == INTERRUPTED:  # typer's answer to Ctrl-C
+            return _interrupted()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: no second complaint at exit
-        return 0
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted; nothing was written")
+        return _interrupted()
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)  # no word at exit
+        return READER_LEFT
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()

@@ -79,6 +79,11 @@ def describe_lives(log: Any) -> list[dict[str, Any]]:
     return lives
 
 
+def show_stamp(stamp: str | None) -> str:
+    """Return a stamp as its log prints it: without the year, or the date, that stands in for a missing one."""
+    return (stamp or "no stamp").removeprefix("1904-01-01 ").removeprefix("1904-")
+
+
 def print_accounting(
     log: Any, accounting: Mapping[str, Any], lives: Sequence[Mapping[str, Any]], events: Mapping[str, int]
 ) -> None:
@@ -90,7 +95,7 @@ def print_accounting(
         print(f"{title}: " + (", ".join(f"{n} {name}" for name, n in counts.items()) or "none"))
     for life in lives:
         print(f"server life {life['server_life']}: {life['n_samples']} samples, {life['n_events']} events, "
-              f"{life['first'] or 'no stamp'} to {life['last'] or 'no stamp'}")
+              f"{show_stamp(life['first'])} to {show_stamp(life['last'])}")
     oddities = {name: n for name, n in (accounting.get("oddities") or {}).items() if n}
     if oddities:
         print("odd: " + ", ".join(f"{n} {name}" for name, n in oddities.items()))

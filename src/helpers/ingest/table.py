@@ -17,6 +17,13 @@ from helpers.schema import LEVELS, LogFormatError, conform
 REQUIRED = ("running_req", "decode_tok_per_s")
 OPTIONAL = ("accept_len", "context_tok")
 
+LIMITS = {"decode_tok_per_s": (1e-6, 1e12), "running_req": (1e-3, 1e9), "accept_len": (1.0, 1e3),
+          "context_tok": (1e-6, 1e9)}
+"""Column -> least and largest number that can be meant; beyond them a cell is a slip of the keyboard."""
+
+STEP_LIMITS_S = (1e-6, 1e5)
+"""Shortest and longest step time that a row can mean [s]."""
+
 
 def is_table(path: SourceLike) -> bool:
     """Tell whether a path is a CSV table of levels: by its first line that is no comment, or else by its name."""
@@ -84,6 +91,13 @@ def _read_row(name: str, number: int, header: list[str], line: str) -> dict[str,
             values[column] = _read_number(name, number, column, typed[column])
     rate = values["decode_tok_per_s"]
     tokens = values["running_req"] * values.get("accept_len", 1.0)
+    shortest_s, longest_s = STEP_LIMITS_S
+    if not shortest_s <= tokens / rate <= longest_s:
+        raise LogFormatError(
+            f"{name}, line {number}, column decode_tok_per_s: expected a rate that means a step of {shortest_s:g} to "
+            f"{longest_s:g} s, found {typed['decode_tok_per_s']!r} at running_req {values['running_req']:g}, a step of "
+            f"{tokens / rate:.3g} s; correct the cell"
+        )
     half_digit = half_last_digit(typed["decode_tok_per_s"])
     return {
         "server_life": 0, "rank_group": "all", "population": 0, **values,
@@ -94,7 +108,7 @@ def _read_row(name: str, number: int, header: list[str], line: str) -> dict[str,
 
 
 def _read_number(name: str, number: int, column: str, text: str) -> float:
-    """Return a positive number or say where there is none."""
+    """Return a positive number that can be meant, or say where there is none."""
     try:
         value = float(text)
     except ValueError as error:
@@ -104,6 +118,12 @@ def _read_number(name: str, number: int, column: str, text: str) -> float:
     if not math.isfinite(value) or value <= 0:
         raise LogFormatError(
             f"{name}, line {number}, column {column}: expected a number above 0, found {text!r}; correct the cell"
+        )
+    least, largest = LIMITS[column]
+    if not least <= value <= largest:
+        raise LogFormatError(
+            f"{name}, line {number}, column {column}: expected a number from {least:g} to {largest:g}, found {text!r}; "
+            "correct the cell"
         )
     return value
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from helpers import report
@@ -20,7 +22,7 @@ PARTIAL_PREFIX = ".partial-"
 def make_workspace(destination: Path) -> Iterator[Path]:
     """Yield a hidden folder beside the run folder to come; whatever is left in it at the end disappears."""
     created = [folder for folder in (destination, *destination.parents) if not folder.exists()]
-    workspace = destination / f"{PARTIAL_PREFIX}{uuid.uuid4().hex[:12]}"
+    workspace = destination / f"{PARTIAL_PREFIX}{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
     try:
         destination.mkdir(parents=True, exist_ok=True)
         workspace.mkdir()
@@ -28,6 +30,7 @@ def make_workspace(destination: Path) -> Iterator[Path]:
         raise RooflogError(
             f"{destination}: expected a folder to write in, found: {error.strerror}; choose another with --out"
         ) from error
+    remove_stale(destination)
     try:
         yield workspace
     finally:
@@ -36,6 +39,32 @@ def make_workspace(destination: Path) -> Iterator[Path]:
             if not folder.is_dir() or any(folder.iterdir()):
                 break
             folder.rmdir()
+
+
+def remove_stale(destination: Path) -> None:
+    """Remove the hidden folders of killed runs: only those made on this machine by a process that is gone."""
+    for folder in destination.glob(f"{PARTIAL_PREFIX}{_machine()}-*-*"):
+        pid = folder.name.split("-")[-2]
+        if pid.isdecimal() and folder.is_dir() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _machine() -> str:
+    """Name this machine in a few letters: a process number means nothing on another one that shares the folder."""
+    return sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _is_alive(pid: int) -> bool:
+    """Tell whether a process runs; where that cannot be told, it does."""
+    if os.name != "posix" or pid < 1:  # elsewhere signal 0 ends a process
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def publish(workspace: Path, destination: Path, name: str, notebook_name: str) -> Path:

@@ -18,6 +18,30 @@ CAPTURED_SIZES = (1, 2, 4, *range(8, 129, 8), *range(144, 257, 16))
 """Batch sizes captured by default: 1, 2, 4, every 8 to 128, every 16 to 256, as servers commonly do."""
 
 
+VERSIONS = {"sglang": ("0.3.6", "0.5.23"), "vllm": ("0.6", "0.33")}
+"""Engine -> oldest and newest version whose line layout is known."""
+
+NEWEST = {"sglang": "0.5.23", "vllm": "0.33.0"}
+"""Engine -> version to write where none is asked for and that of the preset belongs to the other engine."""
+
+MAX_LEVEL_REQ = 16_384
+"""Largest concurrency that is simulated [req]: an estimate of it takes seconds, one of a million takes minutes."""
+
+
+def _as_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _is_known_version(engine: str, version: str) -> bool:
+    """Tell whether a text is a version, and one whose layout is known."""
+    parts = str(version).split(".")
+    if not 2 <= len(parts) <= 4 or not all(part.isascii() and part.isdigit() and len(part) <= 4 for part in parts):
+        return False
+    oldest, newest = (_as_numbers(end) for end in VERSIONS[engine])
+    numbers = _as_numbers(version)
+    return oldest <= numbers and numbers[: len(newest)] <= newest
+
+
 @dataclass(frozen=True)
 class Server(Described):
     """A continuous-batching server as the log shows it. Times in s, counts in tok and req.
@@ -25,7 +49,7 @@ class Server(Described):
     Attributes
     ----------
     engine, version : str
-        sglang or vllm; the version decides the layout and meaning of every line.
+        sglang (0.3.6 to 0.5.23) or vllm (0.6 to 0.33); the version decides the layout and meaning of every line.
     law : StepLaw
         True step over running requests (round time under speculation).
     model : str
@@ -151,6 +175,8 @@ class Server(Described):
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated, with the field's name."""
         need(self.engine in ("sglang", "vllm"), f"Server.engine: expected sglang or vllm, found {self.engine!r}")
+        need(_is_known_version(self.engine, self.version),
+             f"Server.version: expected {' to '.join(VERSIONS[self.engine])} for {self.engine}, found {self.version!r}")
         for name in ("tp_size", "dp_size", "pp_size", "ep_size", "decode_log_interval", "max_running_req",
                      "kv_pool_tok", "chunked_prefill_tok"):
             need(getattr(self, name) >= 1, f"Server.{name}: expected 1 or more, found {getattr(self, name)}")
@@ -171,7 +197,7 @@ class Server(Described):
     @property
     def version_tuple(self) -> tuple[int, ...]:
         """The version as numbers, for comparison."""
-        return tuple(int(part) for part in self.version.split("."))
+        return _as_numbers(self.version)
 
     @property
     def is_mixing(self) -> bool:
@@ -197,7 +223,7 @@ class Client(Described):
     Attributes
     ----------
     levels_req : tuple of int
-        Concurrency, one level after the other [req].
+        Concurrency, one level after the other, at most 16384 each [req].
     n_prompts : tuple of int
         Prompts per level; empty = prompts_per_req times the concurrency.
     prompts_per_req : float
@@ -243,6 +269,8 @@ class Client(Described):
         """Refuse a load that cannot be played."""
         need(len(self.levels_req) > 0 and min(self.levels_req) >= 1,
               f"Client.levels_req: expected levels of 1 or more, found {self.levels_req}")
+        need(max(self.levels_req) <= MAX_LEVEL_REQ,
+             f"Client.levels_req: expected levels of at most {MAX_LEVEL_REQ}, found {max(self.levels_req)}")
         need(len(self.n_prompts) in (0, len(self.levels_req)), "Client.n_prompts: expected one number per level")
         need(not self.n_prompts or min(self.n_prompts) >= 1, "Client.n_prompts: expected 1 or more")
         for name in ("lead_s", "gap_s", "tail_s", "reply_delay_s", "stagger_s", "warmup_req", "warmup_prompts"):

@@ -16,6 +16,7 @@ from helpers.synth import render_sglang, render_vllm, truth
 from helpers.synth.client import ClosedLoop
 from helpers.synth.config import Client, Noise, Server
 from helpers.synth.lines import Line
+from helpers.synth.parts import need
 from helpers.synth.server import Engine
 from helpers.synth.trace import Trace
 
@@ -112,7 +113,7 @@ def simulate(server: Server, client: Client, *, seed: int = 0) -> Simulation:
     server, client : Server, Client
         What to simulate.
     seed : int
-        Of every random draw: the same seed gives the same bytes on any machine.
+        Of every random draw, 0 or more: the same seed gives the same bytes on any machine.
 
     Returns
     -------
@@ -127,6 +128,7 @@ def simulate(server: Server, client: Client, *, seed: int = 0) -> Simulation:
     >>> [round(level["step_s"], 6) for level in run.truth["levels"] if level["running_req"] == 4]
     [0.024]
     """
+    need(seed >= 0, f"seed: expected 0 or more, found {seed}")
     *engine_seeds, load_seed, render_seed = np.random.SeedSequence(seed).spawn(5)
     loop = ClosedLoop(client, np.random.Generator(np.random.PCG64(load_seed)))
     return Simulation(Engine(server, loop, engine_seeds).run(), seed, render_seed)
