@@ -77,7 +77,7 @@ def get(name: str, **overrides: Any) -> Preset:
     """
     if name not in _BUILDERS:
         near = difflib.get_close_matches(name, _BUILDERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ConfigError(f"no preset {name!r}{hint} There are {names()}")
     preset = _BUILDERS[name]()
     of_client = {f.name for f in fields(Client)}
