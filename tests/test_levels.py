@@ -174,3 +174,22 @@ def test_a_scattering_level_is_stated_and_not_fitted():
     assert not row["is_fitted"]
     assert "scatters by" in row["note"] and row["method"] == "median_of_blocks"
     assert row["step_s"] == pytest.approx(0.13, abs=0.02)
+
+
+def test_lines_of_twenty_steps_are_taken_in_pairs():
+    row = estimate(*steady(4, [0.1, 0.1, 0.2, 0.2, 0.1, 0.1], steps=20), facts=[{"decode_log_interval": 20}]).iloc[0]
+    assert row["step_s"] == pytest.approx(0.1, rel=1e-3)  # blocks of 0.1, 0.2 and 0.1 s
+
+
+def test_a_known_step_tells_what_prompts_cost_where_they_never_vary():
+    """8 requests: 40 steps of 0.1 s, known, and 1000 tokens in 5 s: 1 ms a token. 12 requests: 500 tokens in 8.5 s."""
+    part = pd.DataFrame({"level": [8.0] * 7 + [12.0] * 7, "interval_s": [5.0] * 7 + [8.5] * 7,
+                         "prefill_tok": [1000.0] * 7 + [500.0] * 7})
+    part = part.assign(engine="sglang", rank="", rank_group="all", running_req_printed=part["level"], n_steps=40.0,
+                       running_req_total=part["level"], label="mixed", why="prefill inside", accept=1.0, graph=True,
+                       step_s=part["interval_s"] / 40, idle_s=0.0, accept_len=np.nan, context_tok=100.0)
+    rows = [{"running_req": 8.0, "population": 0, "is_fitted": True, "step_s": 0.1},
+            {"running_req": 12.0, "population": 0, "is_fitted": False, "n_rejected": "{}", "n_clean": 0}]
+    known, found = levels.correction.correct_prefill(part, rows, {"server_life": 0}, levels.LevelRule())
+    assert known == rows[0]
+    assert found["step_s"] == pytest.approx((8.5 - 500 * 0.001) / 40, rel=1e-3)

@@ -244,3 +244,11 @@ def test_lockstep_ranks_add_tokens_but_not_time():
     assert row["steady_tok_per_s"] == pytest.approx(110.0)
     assert row["duration_s"] == pytest.approx(24.0, abs=0.5)  # six lines of 4 s
     assert row["average_tok_per_s"] == pytest.approx(110.0, rel=0.05)
+
+
+def test_seconds_per_label_of_lockstep_ranks_are_those_of_one_clock():
+    intervals = label(*lockstep_lines([3, 8], 0.1))
+    row, phases = segment.find_episodes(intervals).iloc[0], segment.phase_seconds(intervals)
+    assert row["steady_s"] == pytest.approx(20)  # five lines of 4 s after the first
+    assert {name: row[name] for name in phases if name != "idle_s"} == pytest.approx(
+        {name: seconds for name, seconds in phases.items() if name != "idle_s"})
