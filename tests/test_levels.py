@@ -193,3 +193,45 @@ def test_a_known_step_tells_what_prompts_cost_where_they_never_vary():
     known, found = levels.correction.correct_prefill(part, rows, {"server_life": 0}, levels.LevelRule())
     assert known == rows[0]
     assert found["step_s"] == pytest.approx((8.5 - 500 * 0.001) / 40, rel=1e-3)
+
+
+def pipeline(growths, rate, prompts=()):
+    records, used = [], 10000
+    for i, growth in enumerate(growths):
+        used += growth
+        if len(prompts):
+            records += [prefill(prompts[i], t=2.0 * i, running=64, rank=f"PP{stage} TP0") for stage in (0, 1)]
+        records += [decode(64, rate, t=2.0 * i, used=used, rank=f"PP{stage} TP0") for stage in (0, 1)]
+    return records
+
+
+def test_pipeline_lines_with_prompts_are_refused_not_halved():
+    """40 launches of 0.05 s: the step of 128 requests is 0.1 s, and a launch must not pass for it."""
+    prompts = [500 + 100 * (i % 7) for i in range(20)]
+    table = estimate(*pipeline([2560] * 20, 1000.0, prompts))
+    assert not table["is_fitted"].any()
+    assert table["step_s"].isna().all()
+
+
+def test_pipeline_means_of_one_load_are_one_level():
+    table = estimate(*pipeline([2560, 2562, 2558, 2561, 2560, 2563, 2557, 2560, 2560], 1280.0))
+    assert len(table[table["is_fitted"]]) == 1
+    assert table.loc[table["is_fitted"], "step_s"].iloc[0] == pytest.approx(0.1, rel=0.005)
+
+
+def test_a_small_cost_per_prompt_token_is_found():
+    """Noise-free: 40 steps of 30 ms and 2 microseconds a prompt token, far below an absolute tolerance of 1e-5 s."""
+    lines, t, used = [decode(8, 1.0, t=0.0, used=800)], 0.0, 800
+    for i in range(20):
+        prompt = 4000 + 600 * i
+        wall_s = 40 * 0.03 + 2e-6 * prompt
+        t, used = t + wall_s, used + 320
+        lines += [prefill(prompt, t=t, running=8), decode(8, round(320 / wall_s, 2), t=t, used=used)]
+    row = estimate(*lines).iloc[0]
+    assert row["step_s"] == pytest.approx(0.03, rel=0.005)
+    assert row["step_s_lo"] <= 0.03 <= row["step_s_hi"]
+
+
+def test_identical_lines_with_prompts_give_no_cost():
+    row = estimate(*[window(8, 64.0, t=10.0 * i, prompt=200.0) for i in range(20)]).iloc[0]
+    assert np.isnan(row["step_s"]) and not row["is_fitted"]

@@ -51,6 +51,10 @@ def held_intervals(part: pd.DataFrame) -> pd.DataFrame:
     return part[usable & ~stalled & part["n_steps"].gt(0) & part["interval_s"].gt(0)]
 
 
+NO_BEND = 1e-12
+"""Squared relative residual per line that rounding of doubles explains [1]."""
+
+
 def prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> tuple[float, float]:
     """Seconds per prompt token, and the 95 % doubt about it, shared by all levels; NaN where nothing can tell.
 
@@ -77,11 +81,15 @@ def prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> tuple[float,
         return (steps - rest_s / step_s) / steps if is_window else (rest_s - steps * step_s) / wall_s
 
     highest = float(0.95 * np.min(wall_s[prompt > 0] / prompt[prompt > 0]))
-    loss = optimize.minimize_scalar(lambda c: float((residual(c) ** 2).sum()), bounds=(0, highest), method="bounded")
+    loss = optimize.minimize_scalar(lambda c: float((residual(c) ** 2).sum()), bounds=(0, highest), method="bounded",
+                                    options={"xatol": 1e-6 * highest})  # the default is as large as a fast GPU's cost
     cost, width = float(loss.x), 0.02 * highest
     nearby = [float((residual(cost + k * width) ** 2).sum()) for k in (-1, 0, 1)]
-    curvature = (nearby[0] - 2 * nearby[1] + nearby[2]) / width**2
-    error = np.sqrt(2 * nearby[1] / dof / curvature) if curvature > 0 else np.inf
+    bend = nearby[0] - 2 * nearby[1] + nearby[2]
+    # Residuals are relative: a bend below this is rounding, the lines are alike and say nothing about the cost.
+    if bend <= NO_BEND * len(mixed):
+        return np.nan, np.nan
+    error = np.sqrt(2 * nearby[1] / dof / (bend / width**2))
     return cost, float(stats.t.ppf(0.975, dof) * error)
 
 

@@ -54,7 +54,10 @@ def summarise_levels(
     for (life, group), part in table.groupby(["server_life", "rank_group"]):
         where = {"server_life": life, "rank_group": group}
         found = [where | row for row in _measured_levels(part, confidence, rule)]
-        rows += correct_prefill(part, found, where, rule)
+        # Under pipeline stages a line counts launches of micro-batches, not steps of all requests; the largest count of
+        # lockstep ranks moves within a line: where the count that sets the step is not the printed one, no correction.
+        is_printed = part["running_req"].eq(part["running_req_printed"]).all()
+        rows += correct_prefill(part, found, where, rule) if is_printed else found
     if not rows:
         return schema.LEVELS.empty()
     keys = ["server_life", "rank_group", "running_req", "population"]
@@ -63,7 +66,8 @@ def summarise_levels(
 
 def _level_key(intervals: pd.DataFrame) -> pd.Series:
     """Group by what sets the step; under pipeline stages running_req is a mean, so group by the printed count."""
-    whole = (intervals["running_req"] - intervals["running_req"].round()).abs() < 1e-9
+    is_mean = (intervals["running_req"] - intervals["running_req"].round()).abs() >= 1e-9
+    whole = ~is_mean.groupby([intervals["server_life"], intervals["rank_group"]]).transform("any")
     return intervals["running_req"].where(whole, intervals["running_req_printed"].astype(float))
 
 
