@@ -81,7 +81,7 @@ def analyse(
     confidence : float in (0, 1)
         Of every interval.
     min_clean : int, optional
-        Clean intervals below which a level is not fitted.
+        Clean intervals below which a level does not rest on them alone: it is corrected for prompts, or not fitted.
     command : str
         Command line to record.
     progress : callable, optional

@@ -14,7 +14,7 @@ class LevelRule:
     block_steps : int
         Steps per block: a median of single steps is biased low by their skew, of 40-step means it is not.
     min_clean : int
-        Clean intervals below which a level is not fitted.
+        Clean intervals below which a level does not rest on them alone: it is corrected for prompts, or not fitted.
     min_steps : int
         Clean steps below which a level is not fitted.
     fine_steps : int
