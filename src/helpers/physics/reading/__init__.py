@@ -1,0 +1,1 @@
+"""A config.json read into a model: keys, layers, number formats."""
