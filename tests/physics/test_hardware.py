@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.physics import hardware
+from helpers.physics.catalogue import hardware
 from helpers.schema import LogFormatError, RooflogError
 
 

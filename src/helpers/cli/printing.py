@@ -29,12 +29,12 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, allow_nan=False, indent=1, ensure_ascii=False))
 
 
-def _table(title: str, *headers: str) -> Table:
+def new_table(title: str, *headers: str) -> Table:
     """Return a plain table; brackets in its words are units, not markup."""
     return Table(*(escape(header) for header in headers), box=None, title=escape(title), title_justify="left")
 
 
-def _print_table(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Print as wide as the table needs where nobody looks on."""
     console = Console()
     console = console if console.is_terminal else Console(width=200)
@@ -45,7 +45,7 @@ def print_levels(levels: Sequence[Mapping[str, Any]], confidence: float) -> None
     """Print the levels that have a step time, and name the others."""
     lives = len({level["server_life"] for level in levels}) > 1
     groups = len({level["rank_group"] for level in levels}) > 1
-    table = _table(
+    table = new_table(
         "Levels", *(["life"] if lives else []), *(["ranks"] if groups else []), "N [req]", "clean", "step [ms]",
         f"{confidence * 100:g} % interval [ms]", "decode [tok/s]", "accept length", "fitted", "note",
     )
@@ -59,7 +59,7 @@ def print_levels(levels: Sequence[Mapping[str, Any]], confidence: float) -> None
             escape(level["note"] or ""),
         )
     if table.row_count:
-        _print_table(table)
+        print_table(table)
     others = sorted({level["running_req"] for level in levels if level["step_s"] is None})
     if others:
         print(f"Seen without a clean interval: N = {', '.join(f'{level:g}' for level in others)}")
@@ -140,7 +140,7 @@ def print_estimate(rows: pd.DataFrame, preset: str, as_json: bool) -> None:
     if as_json:
         print_json({"preset": preset, "total_s": total_s, "levels": levels})
         return
-    table = _table(f"{preset}: what the sweep would look like", "level", "N [req]", "starts", "takes", "steady",
+    table = new_table(f"{preset}: what the sweep would look like", "level", "N [req]", "starts", "takes", "steady",
                    "step [ms]", "steady rate [tok/s]", "client average [tok/s]")
     for level in levels:
         table.add_row(
@@ -149,5 +149,5 @@ def print_estimate(rows: pd.DataFrame, preset: str, as_json: bool) -> None:
             show(level["step_s"], "s").removesuffix(" ms"), show(level["decode_tok_per_s"]),
             show(level["client_tok_per_s"]),
         )
-    _print_table(table)
+    print_table(table)
     print(f"In all: {show(total_s, 'duration')} (simulated without noise; start-up included)")

@@ -6,7 +6,6 @@ them. Rates are dense, with 32-bit accumulation.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from helpers import paths
+from helpers.physics.catalogue.lookup import find_name
 from helpers.schema import LogFormatError, RooflogError
 
 GB_BYTES = 1e9  # bandwidth is decimal
@@ -47,15 +47,18 @@ _TEXT = (
     "confidence", "notes",
 )
 _DOUBT_WORDS = ("not confirmed", "unverified", "unsourced", "not sourced")
-_NOISE_TOKENS = frozenset(
+_NOISE_WORDS = frozenset(
     "nvidia amd intel google huawei apple tesla instinct radeon edition generation oam gpu".split()
 )
+_SXM = " SXM SXM2 SXM3 SXM4 SXM5"  # drivers print the board's form with its generation, the catalogue mostly does not
 _PRODUCT_NAMES = {
     # What the driver prints is one product, although its words fit several rows of the catalogue.
-    "nvidia h200": "H200 SXM 141GB",
-    "nvidia rtx pro 6000 blackwell max-q workstation edition": "RTX PRO 6000 Blackwell Max-Q",
-    "nvidia gh200 480gb": "GH200 96GB",
-    "nvidia gb10": "DGX Spark GB10",
+    "H200 SXM 141GB": ("NVIDIA H200", "H200"),
+    "RTX PRO 6000 Blackwell Max-Q": (
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    ),
+    "GH200 96GB": ("NVIDIA GH200 480GB", "GH200 480GB"),
+    "DGX Spark GB10": ("NVIDIA GB10", "GB10"),
 }
 
 
@@ -190,41 +193,15 @@ def find(name: str) -> Hardware:
     3350000000000.0
     """
     rows = _by_name()
-    if name in rows:
-        return rows[name]
-    wanted = " ".join(name.lower().split())
-    product = _PRODUCT_NAMES.get(wanted, _PRODUCT_NAMES.get("nvidia " + wanted))
-    if product is not None:
-        return rows[product]
-    fits = _fitting(name, rows)
-    if len(fits) == 1:
-        return rows[fits[0]]
-    if fits:
-        raise RooflogError(f"hardware {name!r}: expected one accelerator, found {len(fits)}: {'; '.join(fits)}")
-    joined = {_joined(known): known for known in rows}
-    near = difflib.get_close_matches(_joined(name), joined, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(joined[key] for key in near)}?" if near else "it is not in the catalogue"
-    raise RooflogError(f"hardware {name!r}: no such accelerator; {hint} (names: data/catalog/hardware.csv)")
-
-
-def _fitting(name: str, rows: dict[str, Hardware]) -> list[str]:
-    wanted = _tokens(name)
-    if not wanted:
-        return []
-    words = [known for known, row in rows.items() if wanted <= _tokens(f"{known} {row.mem_type}")]
-    inside = [known for known in rows if _joined(name) in _joined(known)]
-    return words or inside
-
-
-def _tokens(name: str) -> frozenset[str]:
-    words = "".join(c if c.isalnum() else " " for c in name.lower()).split()
-    # The board's form is printed with its generation (SXM2, SXM4); the catalogue mostly writes SXM.
-    words = ["sxm" if word[:3] == "sxm" and word[3:].isdigit() else word for word in words]
-    return frozenset(words) - _NOISE_TOKENS
-
-
-def _joined(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    match = find_name(
+        name,
+        {known: _PRODUCT_NAMES.get(known, ()) for known in rows},
+        what="hardware",
+        where="data/catalog/hardware.csv",
+        noise=_NOISE_WORDS,
+        described={known: f"{known} {row.mem_type}{_SXM * ('SXM' in known)}" for known, row in rows.items()},
+    )
+    return rows[match.name]
 
 
 @cache

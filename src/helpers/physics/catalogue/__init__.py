@@ -1,0 +1,1 @@
+"""Accelerators and models by name."""
