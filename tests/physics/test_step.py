@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.physics import hardware
-from helpers.physics.step import ASSUMED_ACHIEVABLE_FRAC, HandModel, roofline, strict_step_s
+from helpers.physics.catalogue import hardware
+from helpers.physics.steps.bound import roofline, strict_step_s
+from helpers.physics.steps.hand import HandModel
+from helpers.physics.steps.step import ASSUMED_ACHIEVABLE_FRAC
 from helpers.schema import RooflogError
 
 CPU = hardware.Hardware(name="round numbers", mem_bw_bytes_per_s=100e9)
