@@ -1,0 +1,1 @@
+"""Rounds of draft and verification: acceptance, parts, break-even."""

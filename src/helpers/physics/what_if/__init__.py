@@ -1,0 +1,1 @@
+"""Where a measured step goes, and what changes would give."""
