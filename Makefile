@@ -69,8 +69,8 @@ picture: demo  ## docs/answer.png from the report of the simulated log (needs ch
 	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --window-size=1100,900 --virtual-time-budget=10000 \
 	  --screenshot=docs/answer.png "$(CURDIR)/$$(ls -td $(DEMO)/*/ | head -1)report.html"
 
-sweeps: $(INSTALLED)  ## left-out errors of the laws on public sweeps (needs ../shared)
-	$(BIN)/pytest -q -s tests/test_measured_sweeps.py
+sweeps: $(INSTALLED)  ## errors of the laws and of the prediction on public sweeps (needs ../shared)
+	$(BIN)/pytest -q -s tests/test_measured_sweeps.py tests/physics/test_prediction.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

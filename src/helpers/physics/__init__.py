@@ -1,4 +1,5 @@
 """Physics: what the hardware allows, without a log.
 
-hardware (the catalogue) -> step (bytes of one decode step, the roofline at given levels).
+catalogue and reading (names and config.json) -> model (layers, weights, formats) -> steps (bytes, FLOPs, time, lines at
+levels; linking adds the collectives) -> what_if (components and levers), speculative (rounds).
 """
