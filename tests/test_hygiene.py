@@ -26,10 +26,10 @@ LAYERS = (
     {"schema"},
     {"paths", "display", "progress"},
     {"facts", "parameters", "ingest", "segment", "levels", "laws", "physics", "evidence", "synth"},
-    {"diagnose", "plan", "compare"},
-    {"answer"},
+    {"diagnose", "plan", "compare", "deployment"},
+    {"answer", "allowance"},
     {"plots", "readings", "scorecard"},
-    {"analysis", "explore", "report"},
+    {"analysis", "explore", "report", "without_log"},
     {"run", "batch", "watch"},
     {"cli"},
 )
@@ -123,7 +123,7 @@ def test_the_import_rule_sees_a_wrong_one(part, imported):
     ("part", "imported"),
     [
         ("levels", "helpers.schema"), ("cli", "helpers.run"), ("plots", "helpers.laws"), ("ingest", "re"),
-        ("ingest", "polars"), ("diagnose", "helpers.physics.step"), ("physics", "helpers.physics.hardware"),
+        ("ingest", "polars"), ("diagnose", "helpers.physics.steps"), ("physics", "helpers.physics.catalogue"),
         ("report", "plotly.offline.get_plotlyjs"), ("physics", "helpers.paths"), ("cli", "helpers.__version__"),
     ],
 )  # fmt: skip

@@ -13,10 +13,12 @@ import plotly.graph_objects as go
 import pytest
 
 import build
-from helpers import explore, laws, plots, schema, segment
+from helpers import allowance, explore, laws, plots, schema, segment
+from helpers.facts import merge_facts
 from helpers.laws.band import confidence_band
 from helpers.levels import summarise_levels
-from helpers.physics import hardware, step
+from helpers.physics.catalogue import hardware
+from helpers.physics.steps import bound, hand
 from helpers.plots import style
 from helpers.schema import Fits, LawFit
 
@@ -85,9 +87,10 @@ def words(figure):
 
 def roofline(levels, context_tok=1000.0):
     """7.0 GB of weights and 0.1 MB per token and request over 1.0 TB/s at 50 %: strict 7 ms + 0.1 ms per request."""
-    model = step.HandModel(weight_bytes_per_step=7e9, kv_bytes_per_tok=1e5)
+    model = hand.HandModel(weight_bytes_per_step=7e9, kv_bytes_per_tok=1e5)
     board = hardware.Hardware("a board", mem_bw_bytes_per_s=1e12)
-    return step.roofline(model, board, levels["running_req"], context_tok, step_s=levels["step_s"], achievable_frac=0.5)
+    return bound.roofline(model, board, levels["running_req"], context_tok, step_s=levels["step_s"],
+                          achievable_frac=0.5)
 
 
 def test_timeline_draws_every_interval_and_hollows_the_rejected(intervals):
@@ -300,8 +303,8 @@ def test_roofline_is_log_log_with_both_lines_named(line):
     assert list(target.y) == pytest.approx([2 * (0.007 + 0.0001 * n) for n in (1, 2, 4, 8, 16)])
     assert list(measured.error_y.array) == pytest.approx(list(0.01 * line["step_s"]))
     assert strict.line.dash == "dash" and target.line.dash == "dot" and strict.line.color == style.BOUND
-    assert {a.text for a in figure.layout.annotations} == {"strict", "target", "measured"}
-    assert "weights below, context above N = 70.0" in figure.layout.title.text, "7 ms / 0.1 ms per request"
+    assert {a.text for a in figure.layout.annotations} == {"strict", "target", "measured"}, "the knee, N = 70, is far"
+    assert "strict: mostly weights at N=1 to 16" in figure.layout.title.text
 
 
 def test_ratio_figure_has_a_one_line_and_both_ratios(line):
@@ -310,6 +313,7 @@ def test_ratio_figure_has_a_one_line_and_both_ratios(line):
     assert list(over.y) == pytest.approx(list(line["step_s"] / (2 * (0.007 + 0.0001 * line["running_req"]))))
     assert [(s.y0, s.y1) for s in figure.layout.shapes] == [(1, 1)]
     assert titles(figure)["yaxis"] == "measured step over bound [1]"
+    assert [t.name for t in figure.data] == ["over strict", "over target"], "a model by hand has no expected line"
 
 
 def test_a_refused_roofline_is_said_in_the_figure(line):
@@ -343,7 +347,9 @@ def test_every_builder_is_pure_and_titled(intervals, line, line_fits):
     before = [table.copy(deep=True) for table in (intervals, line)]
     texts = {"title": "a <b>bold</b> & long finding", "subtitle": "model <script> & co"}
     figures, again = (all_figures(intervals, line, line_fits, **texts) for _ in range(2))
-    assert set(FIGURES) | {"Figure", "law_finding", "ratio_finding", "use_template"} == set(plots.__all__)
+    in_other_files = {"component_bars", "lever_bars", "roofline_intensity"}  # test_plots_physics.py
+    assert set(FIGURES) | in_other_files | {"Figure", "law_finding", "ratio_finding", "use_template"} == (
+        set(plots.__all__))
     for name, figure in figures.items():
         assert isinstance(figure, go.Figure)
         assert figure.to_json() == again[name].to_json(), name
@@ -423,13 +429,14 @@ def test_the_law_panel_holds_few_labelled_controls_and_answers_in_words(line, ca
     assert "not claimed" in few.layout.title.text
 
 
-def test_the_roofline_panel_scales_what_was_given(line):
-    model = step.HandModel(weight_bytes_per_step=7e9, kv_bytes_per_tok=1e5)
-    board = "a100-sxm-80gb"
-    panel = explore.roofline_panel(line, model, board, 0.82)
-    assert len(panel.children) - 1 == 4 and all("[" in c.description for c in panel.children[:-1])
-    once, twice = (
-        explore.roofline_figure(line, model, board, weights_factor=f, kv_factor=0.0, context_tok=0, achievable_frac=0.5)
-        for f in (1.0, 2.0)
-    )
-    assert trace(twice, "strict").y[0] == pytest.approx(2 * trace(once, "strict").y[0], rel=1e-9)
+def test_the_what_if_panel_starts_at_the_measured_deployment_and_halves_with_ranks(line):
+    told = {"hardware": "a100-sxm-80gb", "weight_bytes_per_step": 7e9, "kv_bytes_per_tok": 1e5}
+    allowed = allowance.of_levels(line, merge_facts({}, told))
+    panel = explore.what_if_panel(allowed, line)
+    controls = panel.children[:-1]
+    assert [c.description for c in controls] == ["weights", "hardware", "tp [ranks]", "context [tok]"]
+    assert [c.value for c in controls] == [explore.AS_MEASURED, "A100 80GB SXM", 1, 0]
+    asked = {"weights": explore.AS_MEASURED, "hardware": "A100 80GB SXM", "context_tok": 0}
+    once, shared = (explore.what_if_figure(allowed, line, tp=tp, **asked) for tp in (1, 2))
+    assert trace(shared, "strict").y[0] == pytest.approx(trace(once, "strict").y[0] / 2, rel=1e-9)
+    assert "+0 % of what was measured" in once.layout.title.text.replace("<br>", " ")

@@ -6,12 +6,15 @@ none, a mean of one rank held against the rate of all.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import build
 from helpers import laws, readings, schema, segment
+from helpers.answer import _roofline, components_finding
 from helpers.facts import merge_facts
 from helpers.levels import summarise_levels
 from helpers.schema import Fits, LawFit
@@ -79,7 +82,7 @@ def test_source_reading_adds_up(card):
         "1 malformed."
     )
     card["ingest"] = {"lines_total": None, "lines": None, "by_kind": None}
-    assert "table of 1 rates" in readings.source_reading(card)
+    assert "table of rates at 1 level" in readings.source_reading(card)
 
 
 def test_roofline_reading_names_level_and_line(card):
@@ -240,3 +243,124 @@ def test_say_wraps_to_the_page_and_keeps_lines(capsys):
     readings.say("one", "word " * 60)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one" and len(lines) == 4 and max(map(len, lines)) <= 110 and lines[2].startswith("  word")
+
+
+def part(running_req, name, *seconds, share_frac, source):
+    return dict(zip(("running_req", "name", "time_s", "lo", "hi"), (running_req, name, *seconds), strict=True)) | {
+        "share_frac": share_frac, "source": source}
+
+
+COMPONENTS = [
+    part(64.0, "weights", 0.040, 0.035, 0.044, share_frac=0.40, source="a"),
+    part(64.0, "kv", 0.022, 0.020, 0.024, share_frac=0.22, source="b"),
+    part(64.0, "head", 0.017, None, None, share_frac=0.17, source="c"),
+    part(64.0, "unexplained", 0.021, 0.012, 0.030, share_frac=0.21, source="d"),
+]
+AT_ONE = [
+    part(1.0, "weights", 0.022, 0.020, 0.024, share_frac=1.1, source="a"),
+    part(1.0, "unexplained", -0.002, -0.004, -0.001, share_frac=-0.1, source="d"),
+]
+
+
+def test_components_are_told_with_their_intervals_and_both_ends(card):
+    """40 + 22 of 100 ms are 62 %; at one request the parts are 2 ms longer than the 20 ms measured: 10 %, 5 to 20."""
+    card |= {"components": COMPONENTS, "components_by_level": {"64": COMPONENTS, "1": AT_ONE}}
+    assert readings.components_reading(card).splitlines() == [
+        "At N=64, 62 % of the step is weights and keys and values; 21 % [12, 30] is unexplained.",
+        "Of 100 ms: weights 40.0 ms [35.0, 44.0], keys and values 22.0 ms [20.0, 24.0], the output head 17.0 ms "
+        "(no interval), unexplained 21.0 ms [12.0, 30.0].",
+        "At N=1, of 20.0 ms: its parts add up to 10 % [5, 20] more than the measured step.",
+    ]
+    assert "No part of the step is stated: hardware, model" in readings.components_reading(card | {"components": []})
+    lost = [COMPONENTS[0] | {"time_s": None}, *AT_ONE]
+    assert readings.components_reading(card | {"components": lost}).startswith("At N=1, 110 % of the step is weights;")
+
+
+def test_two_engines_at_one_level_are_not_added_up():
+    assert components_finding([*COMPONENTS, *COMPONENTS]) == components_finding(COMPONENTS)
+    assert components_finding([]) == "" and "round is weights" in components_finding(COMPONENTS, "round")
+
+
+def test_components_table_scales_once():
+    table = readings.components_table(pd.DataFrame(COMPONENTS))
+    assert list(table["part"]) == ["weights", "keys and values", "the output head", "unexplained"]
+    assert list(table["time [ms]"]) == ["40.0", "22.0", "17.0", "21.0"]
+    assert list(table["interval [ms]"]) == ["35.0 to 44.0", "20.0 to 24.0", "none", "12.0 to 30.0"]
+    assert list(table["share of the step [%]"]) == ["40.0", "22.0", "17.0", "21.0"]
+    assert list(table["from"]) == list("abcd")
+
+
+def test_regimes_and_knees_are_said_or_the_reason_why_not(card):
+    assert "there is no roofline" in readings.regimes_reading(card)
+    assert "neither experts nor FLOPs" in readings.knees_reading(card)
+    card["roofline"] |= {"expected": {"step_s": {"1": 0.015}}, "floor_s": [0.001, 0.004],
+                         "regimes": {"1": "weights", "4": "weights", "16": "kv", "64": "weights"},
+                         "knees_req": {"compute": 300.0, "experts": 33.4, "requests": None}}
+    assert readings.regimes_reading(card) == (
+        "The expected step spends most on weights at N=1 to 4, keys and values at N=16, weights at N=64. However "
+        "little they move, its kernels take 1.00 ms to 4.00 ms: that is in no line."
+    )
+    assert readings.knees_reading(card).splitlines() == [
+        "Above N = 33.4 nearly all experts are read.",
+        "Above N = 300 the products take longer than reading the weights.",
+    ]
+    card["roofline"] |= {"expected": None, "floor_s": [None, None]}
+    alone = readings.regimes_reading(card)
+    assert alone.startswith("The strict step") and "kernels" not in alone
+    card["roofline"] = {"refused": "not known: hardware"}
+    assert "not known: hardware" in readings.regimes_reading(card) and "hardware" in readings.knees_reading(card)
+
+
+def test_the_expected_line_is_named_where_there_is_one(card):
+    """60 ms over 15 ms is 4x."""
+    card["roofline"]["expected"] = {"intercept_s": 0.015, "slope_s_per_req": 0.0015, "step_s": {"1": 0.015}}
+    distances = "3.00x the target of 20.0 ms, 4.00x the expected 15.0 ms, 5.45x the strict bound of 11.0 ms"
+    assert distances in readings.roofline_reading(card)
+    card["fit"]["slope_s_per_req"] = 0.003
+    assert "expected 15.0 ms + N x 1.50 ms/req" in readings.chord_reading(card)
+    frame = pd.DataFrame({"running_req": [1.0], "context_tok": [np.nan], "step_s": [0.06], "strict_step_s": [0.011],
+                          "expected_step_s": [0.015], "target_step_s": [0.02], "step_over_strict": [5.45],
+                          "step_over_expected": [4.0], "step_over_target": [3.0]})
+    assert list(readings.roofline_table(frame).loc[0]) == [
+        "1", "unknown", "60.0", "11.0", "15.0", "20.0", "5.45", "4.00", "3.00"]
+    by_hand = readings.roofline_table(frame.assign(expected_step_s=np.nan, step_over_expected=np.nan))
+    assert "expected [ms]" not in by_hand.columns and "measured over target" in by_hand.columns
+
+
+def lever(name, rate=None, lo=None, hi=None, refused=None, assumes=()):
+    change = None if rate is None else rate / 1000 - 1
+    step_s = None if rate is None else 64 / rate
+    return {"lever": name, "tok_per_s": rate, "lo": lo, "hi": hi, "step_s": step_s, "change_frac": change,
+            "assumes": list(assumes), "refused": refused}
+
+
+def test_levers_are_told_best_first_with_what_they_assume(card):
+    card["levers"] = [
+        lever("no speculation", 800.0, 700.0, 900.0, assumes=["the rest stays"]),
+        lever("tp 8", refused="8 does not divide 4."),
+        lever("weights in fp8", 1500.0, 1200.0, 1800.0, assumes=["the rest stays", "quality is not considered"]),
+        lever("N=128", 1100.0, 1100.0, 1100.0), lever("context halved", 1050.0),
+    ]
+    assert readings.levers_reading(card).splitlines() == [
+        "weights in fp8: 1500 tok/s [1200, 1800] (+50.0 %). It assumes: the rest stays; quality is not considered.",
+        "N=128: 1100 tok/s (+10.0 %).", "context halved: 1050 tok/s (+5.0 %).", "1 more in the table.",
+        "Refused: tp 8: 8 does not divide 4.",
+    ]
+    table = readings.levers_table(card["levers"])
+    assert list(table["interval [tok/s]"]) == ["700 to 900", "", "1200 to 1800", "none", "none"]
+    assert list(table["change [%]"]) == ["-20.0", "", "+50.0", "+10.0", "+5.0"] and table["step [ms]"][0] == "80.0"
+    assert list(table["refused"]) == ["", "8 does not divide 4.", "", "", ""]
+    pd.testing.assert_frame_equal(readings.levers_table([SimpleNamespace(**row) for row in card["levers"]]), table)
+    assert "No lever is computed" in readings.levers_reading(card | {"levers": []})
+    assert list(readings.levers_table([]).columns) == list(table.columns)
+
+
+def test_the_answer_names_the_largest_parts_in_one_sentence(card):
+    for level in card["levels"]:
+        level |= {"is_fitted": True, "accept_len": None}
+    card["fit"]["n_levels"] = 1
+    card["roofline"]["expected"] = {"step_s": {"1": 0.015}}
+    assert _roofline(card) == ["Distance from the roofline: at N=1 a step takes 3.00x the target (strict 11.0 ms, "
+                               "expected 15.0 ms, target 20.0 ms)."]
+    assert _roofline(card | {"components": COMPONENTS})[1:] == [
+        "At N=64, 62 % of the step is weights and keys and values; 21 % [12, 30] is unexplained."]

@@ -40,7 +40,7 @@ EXTRA = {
     "roofline": {"refused"},
 }
 TOP = ["schema_version", "method_version", "run", "ingest", "levels", "fit", "phases", "client", "roofline",
-       "components", "diagnosis", "levers", "next_experiment", "checks"]
+       "components", "components_by_level", "diagnosis", "levers", "next_experiment", "checks"]
 
 
 def levels_table(**columns):

@@ -8,21 +8,18 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from helpers import ingest, laws, scorecard, segment
-from helpers.display import level_key
+from helpers import allowance, ingest, laws, scorecard, segment
+from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
 from helpers.levels import LevelRule, keep_one_configuration, summarise_levels
-from helpers.physics import hardware, step
-from helpers.schema import Fits, LogFormatError, NotEnoughData, RooflogError
+from helpers.physics.steps.bound import Roofline
+from helpers.schema import Fits, LogFormatError, RooflogError
 
 MIN_LEVELS = 3
 """Distinct levels below which the pooled regression over contaminated intervals is tried instead."""
-
-MODEL_FACTS = ("weight_bytes_per_step", "kv_bytes_per_tok")
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,9 @@ class Analysis:
     fits : Fits
     phases : dict or None
         Seconds of each phase.
-    roofline : Roofline or None
-        None where hardware or model are not known; ``scorecard["roofline"]["refused"]`` says what is missing.
+    allowed : Allowance or None
+        What the hardware allows; None where hardware or model are not known, ``scorecard["roofline"]["refused"]``
+        says what is missing.
     scorecard : dict
     """
 
@@ -52,8 +50,13 @@ class Analysis:
     levels: pd.DataFrame
     fits: Fits
     phases: dict[str, float] | None
-    roofline: step.Roofline | None
+    allowed: Allowance | None
     scorecard: dict[str, Any]
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The lines at the levels of the data."""
+        return None if self.allowed is None else self.allowed.roofline
 
     @property
     def answer(self) -> str:
@@ -111,7 +114,8 @@ def analyse(
     if any(is_named_table):
         raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
     log = ingest.read_log(paths, progress=progress)
-    lives = [merge_facts(of_life, user) for of_life in log.facts] or [merge_facts(None, user)]
+    of_log = {"engine": log.engine}
+    lives = [merge_facts(of_log | of_life, user) for of_life in log.facts] or [merge_facts(of_log, user)]
     intervals = segment.label_intervals(log.samples, log.events, facts=[facts.values for facts in lives])
     rule = LevelRule() if min_clean is None else replace(LevelRule(), min_clean=min_clean)
     levels = summarise_levels(intervals, confidence=confidence, rule=rule)
@@ -147,13 +151,15 @@ def _main_life(levels: pd.DataFrame) -> int:
 
 def _fit(
     levels: pd.DataFrame, intervals: pd.DataFrame | None, facts: Facts, confidence: float,
-    bound_s: Callable[[np.ndarray], np.ndarray] | None,
+    allowed: Allowance | None,
 ) -> Fits:
     """Fit the levels; with too few of them, the contaminated intervals with a prefill covariate."""
-    known = bound_s is not None and bool(np.isfinite(bound_s(np.array([1.0]))).all())
     experts = facts.get("n_experts"), facts.get("n_experts_active")
+    if not all(experts) and allowed is not None:
+        experts = allowed.experts or experts
     fits = laws.fit_laws(
-        levels, confidence=confidence, intervals=intervals, roofline_step_s=bound_s if known else None,
+        levels, confidence=confidence, intervals=intervals,
+        roofline_step_s=allowed.ideal_step_s if allowed is not None else None,
         experts=experts if all(experts) else None, captured_batch_sizes=facts.get("captured_batch_sizes"),
     )
     fitted = levels[levels["is_fitted"]]
@@ -229,61 +235,23 @@ def _assemble(
 ) -> Analysis:
     """Compare with the roofline, fit, and state everything."""
     notes = [*said, *facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
-    roofline, bound_s, refused = None, None, None
+    allowed, refused = None, None
     try:
-        roofline, bound_s = _roofline(levels, facts)
-        refused, notes = roofline.refused, [*notes, *roofline.warnings]
+        allowed = allowance.of_levels(levels, facts)
+        refused = allowed.roofline.refused
+        notes += [*allowed.deployment.warnings, *allowed.roofline.warnings]
     except RooflogError as error:  # a fact that cannot be used is said, never fatal
         refused = str(error)
-    fits = _fit(levels, intervals, facts, confidence, bound_s)
+    fits = _fit(levels, intervals, facts, confidence, None if refused else allowed)
+    if allowed is not None and not refused:
+        notes += allowed.impossible
+        try:
+            allowed = allowance.with_levers(allowed, levels, fits.selected, facts)
+        except RooflogError as error:  # a change that cannot be read leaves the rest as it is
+            notes.append(str(error))
     of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
-        log, of_law, levels, fits, facts=facts.values, roofline=roofline_entry(roofline, refused), phases=phases,
-        client=client, command=command, log_sha256=log_sha256, notes=notes,
+        log, of_law, levels, fits, facts=facts.values, phases=phases,
+        client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),
     )
-    return Analysis(log, facts, intervals, levels, fits, phases, roofline, card)
-
-
-def _roofline(levels: pd.DataFrame, facts: Facts) -> tuple[step.Roofline, Callable[[np.ndarray], np.ndarray]]:
-    """Compute the roofline at the fitted levels, and the strict step [s] at any running_req for the mean context."""
-    missing = [name for name in ("hardware", *MODEL_FACTS) if facts.get(name) is None]
-    used = levels[levels["is_fitted"] & (levels["population"] == 0)]
-    used = levels[(levels["population"] == 0) & levels["step_s"].notna()] if used.empty else used
-    if missing or used.empty:
-        raise NotEnoughData(f"not known: {', '.join(missing)} (give them with --context)" if missing else "no level")
-    context_tok = used["context_tok"]
-    if context_tok.isna().all() and facts.get("context_tok") is not None:
-        context_tok = context_tok.fillna(facts.get("context_tok"))
-    elif context_tok.isna().all() and facts.get("prompt_tokens") is not None:
-        context_tok = context_tok.fillna(facts.get("prompt_tokens") + facts.get("output_tokens", 0.0) / 2)
-    model = step.HandModel(
-        weight_bytes_per_step=facts.get("weight_bytes_per_step"),
-        kv_bytes_per_tok=facts.get("kv_bytes_per_tok"),
-        state_bytes_per_req=facts.get("state_bytes_per_req", 0.0),
-        tp=facts.get("tp", 1),
-        kv_is_replicated=facts.get("kv_is_replicated", False),
-    )
-    accelerator = hardware.find(facts.get("hardware"))
-    lines = step.roofline(model, accelerator, used["running_req"], context_tok, step_s=used["step_s"])
-    mean_context_tok = float(context_tok.mean())
-    return lines, lambda running_req: step.strict_step_s(model, accelerator, running_req, mean_context_tok)
-
-
-def roofline_entry(roofline: step.Roofline | None, refused: str | None = None) -> dict[str, Any]:
-    """Return the scorecard's roofline: the lines, measured over target at each level, what it rests on, or why not."""
-    if roofline is None:
-        return {"strict": None, "expected": None, "target": None, "ratio": {}, "assumptions": [], "refused": refused}
-    keys = [level_key(level) for level in roofline.running_req]
-    entry: dict[str, Any] = {}
-    for name, line in (("strict", roofline.strict), ("expected", roofline.expected), ("target", roofline.target)):
-        entry[name] = None if line is None else {
-            "intercept_s": line.intercept_s, "slope_s_per_req": line.slope_s_per_req,
-            "step_s": dict(zip(keys, line.step_s, strict=True)),
-        }
-    ratio = dict(zip(keys, roofline.ratio("target"), strict=True))
-    return entry | {
-        "ratio": {key: times for key, times in ratio.items() if np.isfinite(times)},
-        "assumptions": [*roofline.assumptions, "ratio: measured step over target step",
-                        f"expected: {roofline.expected_refused}"],
-        "refused": refused,
-    }
+    return Analysis(log, facts, intervals, levels, fits, phases, allowed, card)

@@ -6,7 +6,8 @@ Every number carries its unit and its interval, or the reason why it has none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from helpers.display import level_key, show
@@ -16,14 +17,34 @@ Card = Mapping[str, Any]
 FORMULAS = {
     "sqrt": ", intercept + slope N + c sqrt(N)", "hinge": ", max(plateau, slope N)",
     "hinge3": ", max(plateau, intercept + slope N)", "quadratic": ", a + b N + c N^2",
-    "moe": ", intercept + experts (1 - (1 - k/E)^N) + slope N", "roofline": ", scale x the strict roofline",
+    "moe": ", intercept + experts (1 - (1 - k/E)^N) + slope N", "roofline": ", scale x what the hardware allows",
 }
 """What a law says, for readers who do not know its name."""
 
 MAX_LISTED = 6
 """Levels listed by name when no law sums them up; the table has all."""
 
-MODEL_FACTS_EXAMPLE = '--context \'{"hardware": "...", "weight_bytes_per_step": ..., "kv_bytes_per_tok": ...}\''
+PART_WORDS = {
+    "kv": "keys and values", "index": "the index", "state": "recurrent state", "head": "the output head",
+    "all_reduce": "communication", "floor": "the kernels' least time", "draft": "the draft",
+    "peak": "the bytes at the peak bandwidth", "efficiency": "what kernels lose to it",
+}
+"""Part of a step -> what a reader calls it; the others are called by their name."""
+
+UNEXPLAINED = "unexplained"
+"""Name of the row that holds what the other parts leave of the measured step."""
+
+MAX_PARTS = 2
+"""Parts named in a finding."""
+
+KNEE_WORDS = {
+    "experts": "nearly all experts are read",
+    "requests": "what requests bring takes longer than the weights",
+    "compute": "the products take longer than reading the weights",
+}
+"""Knee -> what holds above it."""
+
+MODEL_FACTS_EXAMPLE = '--context \'{"hardware": "h100-sxm", "model": "Qwen3-30B-A3B"}\''
 
 
 def answer(card: Card) -> str:
@@ -173,7 +194,8 @@ def _roofline(card: Card) -> list[str]:
     roofline = card["roofline"] or {}
     if not roofline.get("ratio"):
         reason = _ended(roofline.get("refused") or "hardware and model are not known")
-        return [f"Distance from the roofline: not stated; {reason}. For example {MODEL_FACTS_EXAMPLE}."]
+        example = f" For example {MODEL_FACTS_EXAMPLE}." if reason.startswith("not known") else ""
+        return [f"Distance from the roofline: not stated; {reason}.{example}"]
     ratio = roofline["ratio"]
     keys = sorted((key for key in ratio if ratio[key] is not None), key=float)
     ends = keys if len(keys) <= 2 else [keys[0], keys[-1]]
@@ -182,7 +204,75 @@ def _roofline(card: Card) -> list[str]:
         against = [f"{name} {show(roofline[name]['step_s'][key], 's')}" for name in ("strict", "expected", "target")
                    if (roofline.get(name) or {}).get("step_s", {}).get(key) is not None]
         lines.append(f"at N={key} a {_step_word(card)} takes {show(ratio[key])}x the target ({', '.join(against)})")
-    return ["Distance from the roofline: " + "; ".join(lines) + "."]
+    found = components_finding(card.get("components") or [], _step_word(card))
+    return ["Distance from the roofline: " + "; ".join(lines) + ".", *([f"{found}."] if found else [])]
+
+
+def components_finding(rows: Iterable[Mapping[str, Any]], step: str = "step") -> str:
+    """Say what explains the step at the highest level and what is left, without a full stop; empty without rows.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Rows of a component table: running_req, name, time_s, lo, hi; those of one level add up to the measured step.
+    step : str
+        What a step is called.
+    """
+    top = highest_level(rows)
+    step_s = sum(row["time_s"] for row in top)
+    parts = sorted((row for row in top if row["name"] != UNEXPLAINED), key=lambda row: -row["time_s"])[:MAX_PARTS]
+    if not parts or not step_s > 0:
+        return ""
+    names = " and ".join(PART_WORDS.get(row["name"], row["name"]) for row in parts)
+    explained = show_share(sum(row["time_s"] for row in parts) / step_s)
+    text = f"At N={level_key(top[0]['running_req'])}, {explained} of the {step} is {names}"
+    left = next((row for row in top if row["name"] == UNEXPLAINED), None)
+    return text if left is None else f"{text}; {left_over(left, step_s, step)}"
+
+
+def highest_level(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows of a component table at the highest level at which every part is known; empty if none is.
+
+    Where two engines were measured at one level, the first of them.
+    """
+    levels: dict[float, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        levels.setdefault(row["running_req"], {}).setdefault(row["name"], row)
+    known = [level for level, parts in levels.items()
+             if all(row["time_s"] is not None and isfinite(row["time_s"]) for row in parts.values())]
+    return [*levels[max(known)].values()] if known else []
+
+
+def left_over(row: Mapping[str, Any], step_s: float, step: str = "step") -> str:
+    """Say the unexplained share of a step of ``step_s`` [s] with its interval; below zero the parts are too long."""
+    share_frac, lo, hi = (None if row[name] is None else row[name] / step_s for name in ("time_s", "lo", "hi"))
+    if share_frac is not None and share_frac < 0:
+        flipped = (None, None) if lo is None or hi is None else (-hi, -lo)
+        return f"its parts add up to {show_share(-share_frac, *flipped)} more than the measured {step}"
+    return f"{show_share(share_frac, lo, hi)} is unexplained"
+
+
+def show_share(frac: float | None, lo: float | None = None, hi: float | None = None) -> str:
+    """Write a share in whole percent with its interval: "21 % [12, 30]"."""
+    if frac is None or not isfinite(frac):
+        return "an unknown share"
+    if lo is None or hi is None or not (isfinite(lo) and isfinite(hi)):
+        return f"{100 * frac:.0f} %"
+    return f"{100 * frac:.0f} % [{100 * lo:.0f}, {100 * hi:.0f}]"
+
+
+def regimes_finding(running_req: Sequence[float], regimes: Sequence[str]) -> str:
+    """Say what a step spends most on, level by level, neighbours with the same answer together."""
+    spans: list[tuple[str, list[float]]] = []
+    for level, regime in sorted(zip(running_req, regimes, strict=True)):
+        if not spans or spans[-1][0] != regime:
+            spans.append((regime, []))
+        spans[-1][1].append(level)
+    return ", ".join(
+        f"{PART_WORDS.get(regime, regime)} at N={level_key(levels[0])}"
+        + (f" to {level_key(levels[-1])}" if len(levels) > 1 else "")
+        for regime, levels in spans
+    )
 
 
 def _client(card: Card) -> list[str]:

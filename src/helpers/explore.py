@@ -13,11 +13,14 @@ from dataclasses import replace
 import ipywidgets as widgets
 import pandas as pd
 
-from helpers import laws, plots
-from helpers.display import level_key
+from helpers import allowance, laws, plots
+from helpers.allowance import Allowance
+from helpers.display import level_key, requests, show
 from helpers.laws.band import confidence_band
-from helpers.physics import hardware as catalogue
-from helpers.physics import step
+from helpers.physics.catalogue import hardware as catalogue
+from helpers.physics.model.formats import FORMATS
+from helpers.physics.steps.hand import HandModel
+from helpers.physics.what_if.levers import Change
 from helpers.schema import RooflogError
 
 SELECTED = "the selected one"
@@ -68,56 +71,62 @@ def law_panel(levels: pd.DataFrame, *, confidence: float) -> widgets.VBox:
     return _panel(controls, lambda **chosen: law_figure(levels, **chosen))
 
 
-def roofline_figure(
-    levels: pd.DataFrame, model: step.HandModel, hardware: str, *, weights_factor: float, kv_factor: float,
-    context_tok: float, achievable_frac: float,
+AS_MEASURED = "as measured"
+
+
+def what_if_figure(
+    allowed: Allowance, levels: pd.DataFrame, *, weights: str, hardware: str, tp: int, context_tok: float
 ) -> plots.Figure:
-    """Draw the roofline for other bytes, another context and another share of the peak bandwidth.
+    """Draw the roofline of a changed deployment, with what the change would give from the measured step.
 
     Parameters
     ----------
+    allowed : Allowance
+        The deployment as it was measured.
     levels : DataFrame, schema LEVELS
-    model : HandModel
-        What the factors refer to.
+        For the whiskers of the measured steps.
+    weights : str
+        Weight format, or `AS_MEASURED`.
     hardware : str
         Catalogue name.
-    weights_factor, kv_factor : float
-        Weights per step, and keys and values per token, over those of ``model`` [1].
+    tp : int
+        Ranks that share the model.
     context_tok : float
-        Context per request [tok]; 0 = as the levels say.
-    achievable_frac : float in (0, 1]
-        Share of the peak bandwidth of the target line [1].
+        Context per request [tok]; 0 = as measured.
     """
-    changed = replace(model, weight_bytes_per_step=weights_factor * model.weight_bytes_per_step,
-                      kv_bytes_per_tok=kv_factor * model.kv_bytes_per_tok)
-    used = levels[levels["is_fitted"] & levels["population"].eq(0)]
-    lines = step.roofline(changed, catalogue.find(hardware), used["running_req"],
-                          context_tok if context_tok > 0 else used["context_tok"], step_s=used["step_s"],
-                          achievable_frac=achievable_frac)
-    return plots.roofline_steps(lines, used)
+    change = Change(
+        weights=None if weights == AS_MEASURED else weights, tp=tp, hardware=catalogue.find(hardware),
+        context_tok=context_tok if context_tok > 0 else None,
+    )
+    lever = allowance.lever_of(allowed, levels, change)
+    lines = allowance.changed_roofline(allowed, change)
+    if lever.refused:
+        title = f"The change is refused: {lever.refused}"
+    else:
+        rate = show(lever.tok_per_s, "tok/s", lever.lo, lever.hi)
+        title = f"{rate} at {requests(lever.running_req)}, {100 * lever.change_frac:+.0f} % of what was measured"
+    return plots.roofline_steps(lines, levels, title=title)
 
 
-def roofline_panel(levels: pd.DataFrame, model: step.HandModel, hardware: str, achievable_frac: float) -> widgets.VBox:
-    """Return the panel of notebook 05: weights, KV bytes, context, share of the peak bandwidth.
+def what_if_panel(allowed: Allowance, levels: pd.DataFrame) -> widgets.VBox:
+    """Return the panel of notebook 05: weights, accelerator, ranks, context; it starts at the measured deployment.
 
     Parameters
     ----------
+    allowed : Allowance
+        With a roofline.
     levels : DataFrame, schema LEVELS
-    model : HandModel
-        Where the panel starts.
-    hardware : str
-        Catalogue name.
-    achievable_frac : float
-        Share of the peak bandwidth where the panel starts [1].
     """
+    model = allowed.deployment.model
+    tp = model.tp if isinstance(model, HandModel) else model.parallel.tp
+    boards = list(catalogue.catalogue()["name"])
     controls = {
-        "weights_factor": widgets.FloatSlider(1.0, min=0.1, max=3.0, step=0.05, description="weights [x given]"),
-        "kv_factor": widgets.FloatSlider(1.0, min=0.0, max=8.0, step=0.25, description="KV bytes [x given]"),
-        "context_tok": widgets.IntSlider(0, min=0, max=32768, step=64, description="context [tok]"),
-        "achievable_frac": widgets.FloatSlider(achievable_frac, min=0.5, max=1.0, step=0.01,
-                                               description="bandwidth [1]"),
+        "weights": widgets.Dropdown(options=[AS_MEASURED, *FORMATS], description="weights"),
+        "hardware": widgets.Dropdown(options=boards, value=allowed.deployment.hardware.name, description="hardware"),
+        "tp": widgets.SelectionSlider(options=sorted({1, 2, 4, 8, 16, tp}), value=tp, description="tp [ranks]"),
+        "context_tok": widgets.IntSlider(0, min=0, max=131072, step=256, description="context [tok]"),
     }
-    return _panel(controls, lambda **chosen: roofline_figure(levels, model, hardware, **chosen))
+    return _panel(controls, lambda **chosen: what_if_figure(allowed, levels, **chosen))
 
 
 def _panel(controls: dict[str, widgets.Widget], figure: Callable[..., plots.Figure]) -> widgets.VBox:

@@ -33,7 +33,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "cuda_graph_enabled": ("flag", "decode replays captured graphs"),
     "max_running_requests": ("whole", "admission limit [req]"),
     "slots": ("whole", "concurrent sequences the server can hold [req]"),
-    "num_draft_tokens": ("whole", "draft tokens per round [tok]"),
+    "num_draft_tokens": ("whole", "draft tokens per round as the engine counts: SGLang with the root [tok]"),
+    "num_draft_steps": ("whole", "forwards of the draft layers per round"),
     "n_experts": ("whole", "routed experts of the model"),
     "n_experts_active": ("whole", "routed experts that one token chooses"),
     "speculative_algorithm": ("text", "speculation method"),
@@ -48,12 +49,20 @@ KNOWN: dict[str, tuple[str, str]] = {
     "kv_block_size": ("whole", "KV tokens per block [tok]"),
     "kv_pool_tokens": ("whole", "KV slots of the server [tok]"),
     "chunked_prefill_size": ("whole", "prompt tokens per prefill forward [tok]"),
+    "achievable_frac": ("positive", "share of the peak bandwidth that kernels reach [1]"),
+    "what_if": ("any", "changes whose effect is computed: weights, kv, hardware, tp, context_tok, accept_len, "
+                       "running_req, step_budget_s, each a list"),
     "interconnect": ("text", "link between accelerators"),
     "dtype": ("text", "compute type"),
     "kv_cache_dtype": ("text", "type of the KV cache"),
-    "quantization": ("text", "weight format"),
+    "quantization": ("text", "quantisation as the server's argument names it"),
+    "weight_format": ("text", "format of the projections, whatever the checkpoint says: fp8, nvfp4, ..."),
     "engine": ("text", "sglang or vllm"),
     "engine_version": ("text", "version of the server"),
+    "n_params": ("positive", "parameters of the model"),
+    "n_active_params": ("positive", "parameters that one token uses, embedding left out"),
+    "weight_bytes_per_param": ("positive", "bytes per parameter, where n_params is given [bytes]"),
+    "expert_bytes": ("number", "bytes of all routed experts, whole model, beside weight_bytes_per_step [bytes]"),
     "weight_bytes_per_step": ("number", "weight bytes the whole deployment reads per step [bytes]"),
     "kv_bytes_per_tok": ("number", "KV bytes of one token of context, whole model [bytes/tok]"),
     "kv_is_replicated": ("flag", "every tensor-parallel rank holds all keys and values"),
@@ -61,7 +70,7 @@ KNOWN: dict[str, tuple[str, str]] = {
 }
 """Name -> (kind, meaning with unit) of every fact; `parallel: {tp, dp, pp, ep}` is spread into tp, dp, pp, ep."""
 
-NOT_YET_USED = ("gpus", "model_config", "power_limit_w", "interconnect", "slots")
+NOT_YET_USED = ("gpus", "power_limit_w", "slots")
 """Facts that are kept for the reader but change no number yet: listed as such, so that nobody relies on them."""
 
 PARALLEL = ("tp", "dp", "pp", "ep")

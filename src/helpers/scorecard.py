@@ -83,6 +83,9 @@ def build(
     *,
     facts: Mapping[str, Any],
     roofline: Mapping[str, Any] | None = None,
+    components: Sequence[Mapping[str, Any]] = (),
+    components_by_level: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    levers: Sequence[Mapping[str, Any]] = (),
     phases: Mapping[str, float] | None = None,
     client: Client | None = None,
     command: str = "",
@@ -105,6 +108,10 @@ def build(
         Fact -> value (``Facts.values``).
     roofline : mapping, optional
         strict, expected, target, ratio, assumptions as they shall appear.
+    components : sequence of mapping
+        What the step at the highest level is made of; ``components_by_level`` has every level by its key.
+    levers : sequence of mapping
+        What changes would give.
     phases : mapping, optional
         Seconds of each phase.
     client : Client, optional
@@ -161,9 +168,10 @@ def build(
         "phases": _phases(phases, intervals),
         "client": _client(client),
         "roofline": dict(roofline) if roofline is not None else None,
-        "components": [],
+        "components": list(components),
+        "components_by_level": dict(components_by_level or {}),
         "diagnosis": [],
-        "levers": [],
+        "levers": list(levers),
         "next_experiment": None,
         "checks": [],
     }

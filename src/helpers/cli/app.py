@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand
 
 from helpers import __version__
+from helpers.cli import bound, catalogues
 from helpers.cli.printing import (
     describe_lives,
     print_accounting,
@@ -55,6 +56,8 @@ grows with running requests, and how far that is from the roofline.
   rooflog ingest server.log    what every line of the log was
   rooflog simulate --estimate  what a sweep would look like, and how long it
                                would take
+  rooflog bound MODEL          what the hardware allows, without a log
+  rooflog models, hardware     what is known by name, with its source
 
 What the log does not know goes into --context, as JSON text or as the path
 of a YAML or JSON file: --context '{"hardware": "h100-sxm", "tp": 1,
@@ -295,6 +298,11 @@ def report(
     from helpers.report import write_report
 
     print(f"Written: {shown_path(write_report(run_dir))}")
+
+
+app.command()(bound.bound)
+app.command()(catalogues.models)
+app.command()(catalogues.hardware)
 
 
 def _names(logs: Sequence[str]) -> str:

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.ingest import sglang, vllm
 from helpers.ingest.arguments import parse_arguments
 from helpers.ingest.dialect import EventRule
+from helpers.ingest.engines import DIALECTS
 
 GIB = 2**30
 """Bytes; both engines print GiB, SGLang and old vLLM spell it GB."""
 
 MAX_TEXT = 2000
 """Characters of a line kept in EVENTS.text."""
+
+_ABSURD = 1e18
+"""Larger numbers and sizes are garbled text."""
 
 _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
@@ -28,13 +31,15 @@ COMMON = (
     ),
     EventRule("out_of_memory", "OutOfMemoryError: ", r"OutOfMemoryError: \S"),
     EventRule("ready", "Application startup complete"),
+    # the file of tuned kernels that was looked for is named after the accelerator
+    EventRule("fact", "device_name=", r"device_name=(?P<device_name>[A-Za-z]\w*?)(?:\.json|[,\s'\"]|$)"),
     EventRule("shutdown", "INFO:     Shutting down"),
 )
 """Lines of the libraries below both engines."""
 
 RULES: tuple[tuple[str | None, EventRule], ...] = tuple(
     sorted(
-        [(dialect.engine, rule) for dialect in (sglang.DIALECT, vllm.DIALECT) for rule in dialect.events]
+        [(dialect.engine, rule) for dialect in DIALECTS for rule in dialect.events]
         + [(None, rule) for rule in COMMON],
         key=lambda item: item[1].kind != "args",
     )
@@ -102,18 +107,28 @@ def _read_groups(match: re.Match[str]) -> dict[str, Any]:
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     detail: dict[str, Any] = {}
     if "size" in groups:
-        detail["size_bytes"] = round(float(groups.pop("size")) * _UNITS[groups.pop("unit")])
+        detail["size_bytes"] = _bytes(groups.pop("size"), _UNITS[groups.pop("unit")])
     for name, value in groups.items():
         if name.endswith("_gib"):
-            detail[f"{name.removesuffix('_gib')}_bytes"] = round(float(value) * GIB)
+            detail[f"{name.removesuffix('_gib')}_bytes"] = _bytes(value, GIB)
         elif name == "batch_sizes":
             detail[name] = sorted(read_integers(value))
         else:
             detail[name] = _number(value)
+    detail = {name: value for name, value in detail.items() if value is not None}
     parts = [detail[name] for name in ("k_bytes", "v_bytes", "conv_state_bytes", "ssm_state_bytes") if name in detail]
     if parts:
         detail["size_bytes"] = sum(parts)
     return detail
+
+
+def _bytes(text: str, scale: int) -> int | None:
+    """Return a size; None where the text is no size that can be meant."""
+    try:
+        size = float(text) * scale
+    except ValueError:
+        return None
+    return round(size) if abs(size) < _ABSURD else None
 
 
 def _number(text: str) -> int | float | str:
@@ -121,22 +136,32 @@ def _number(text: str) -> int | float | str:
     plain = text.replace(",", "")
     for convert in (int, float):
         try:
-            return convert(plain)
+            number = convert(plain)
         except ValueError:
             continue
+        if abs(number) < _ABSURD:
+            return number
     return text
 
 
 def read_integers(text: str) -> list[int]:
-    """``1, 2, 4`` -> [1, 2, 4]."""
-    return [int(item) for item in text.split(",") if item.strip()]
+    """``1, 2, 4`` -> [1, 2, 4]; what is no whole number is left out."""
+    numbers = (_number(item) for item in text.split(","))
+    return [number for number in numbers if isinstance(number, int)]
 
 
 _READY = (
     "The server is fired up and ready to roll", "Application startup complete", "Starting vLLM server on",
     "Starting vLLM API server",
 )
-"""Literals that mean ready, the most telling first."""
+"""Literals that mean ready, the most telling first; those of other engines stand alone and come last."""
+
+
+def _telling(literal: str | None) -> int:
+    """Return the place of a literal that means ready: the lower, the more it says; None is no literal."""
+    if literal is None:
+        return len(_READY) + 1
+    return _READY.index(literal) if literal in _READY else len(_READY)
 
 
 def number_lives(events: list[Event], statistic_lines: Iterable[int], first_life: int = 0) -> list[tuple[int, int]]:
@@ -196,12 +221,12 @@ def settle(events: list[Event], engine: str | None) -> list[Event]:
     stopped: set[int] = set()
     ready: dict[int, str] = {}
     for event in events:
-        if event.kind == "ready" and _READY.index(event.literal) < _READY.index(ready.get(event.life, _READY[-1])):
+        if event.kind == "ready" and _telling(event.literal) < _telling(ready.get(event.life)):
             ready[event.life] = event.literal
     sizes: dict[int, list[int]] = {}
     for event in events:
         event.engine = event.engine or engine
-        if event.kind == "ready" and event.literal != ready.get(event.life, _READY[-1]):
+        if event.kind == "ready" and event.literal != ready[event.life]:
             continue
         if event.kind == "args" and "cudagraph_capture_sizes" in event.args:
             sizes[event.life] = event.args["cudagraph_capture_sizes"]

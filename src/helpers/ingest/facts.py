@@ -14,7 +14,8 @@ _SGLANG = {
     "kv_block_size": "page_size", "max_running_requests": "max_running_requests",
     "context_length_max": "context_length", "chunked_prefill_size": "chunked_prefill_size",
     "captured_batch_sizes": "cuda_graph_bs", "speculative_algorithm": "speculative_algorithm",
-    "num_draft_tokens": "speculative_num_draft_tokens", "dtype": "dtype", "kv_cache_dtype": "kv_cache_dtype",
+    "num_draft_tokens": "speculative_num_draft_tokens",
+    "num_draft_steps": "speculative_num_steps", "dtype": "dtype", "kv_cache_dtype": "kv_cache_dtype",
     "quantization": "quantization", "enable_mixed_chunk": "enable_mixed_chunk",
     "disaggregation_mode": "disaggregation_mode",
 }
@@ -130,6 +131,8 @@ def _from_event(event: Event) -> dict[str, Any]:
     if event.kind == "fact":
         named = {"context_length_max": "max_model_len", "chunked_prefill_size": "max_num_batched_tokens"}
         facts = {fact: detail[name] for fact, name in named.items() if name in detail}
+        if "device_name" in detail:  # as the driver prints it, blanks as underscores
+            facts["hardware"] = str(detail["device_name"]).replace("_", " ")
         if "async_scheduling" in detail:
             facts["enable_overlap_schedule"] = detail["async_scheduling"] == "enabled"
         return facts

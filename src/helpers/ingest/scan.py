@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from helpers.ingest import sglang, vllm
 from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, MalformedLine
 from helpers.ingest.dialect import any_of
+from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, Event, read_event
 from helpers.ingest.extract import MEASURES, RecentLayouts, Records, extract
 from helpers.ingest.known import KNOWN, OPAQUE
@@ -21,7 +21,10 @@ from helpers.ingest.lines import CHUNK_BYTES, LONG_LINE_BYTES, Chunk, FileReader
 from helpers.ingest.stamps import read_prefixes
 
 FAMILIES = tuple(
-    sorted(sglang.DIALECT.families + vllm.DIALECT.families, key=lambda family: family.literal.startswith("#"))
+    sorted(
+        (family for dialect in DIALECTS for family in dialect.families),
+        key=lambda family: family.literal.startswith("#"),
+    )
 )
 """In the order in which they claim a line; one that is known by a mere key comes last."""
 

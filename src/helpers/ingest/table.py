@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from helpers.ingest.lines import FileReader
@@ -69,11 +70,17 @@ def read_table(path: SourceLike) -> pd.DataFrame:
     rows = [_read_row(name, number, header, line) for number, line in numbered[1:]]
     if not rows:
         raise LogFormatError(f"{name}: expected at least one row of numbers below the column names, found none")
-    repeated = [row["running_req"] for row in rows]
-    if len(set(repeated)) < len(repeated):
-        twice = sorted({value for value in repeated if repeated.count(value) > 1})
-        raise LogFormatError(f"{name}: expected one row per running_req, found {twice[0]:g} twice; keep one")
-    table = pd.DataFrame(rows).sort_values("running_req")
+    table = pd.DataFrame(rows).sort_values("running_req", kind="stable")
+    lengths = table.get("accept_len", pd.Series(np.nan, index=table.index))
+    repeated = table[pd.concat([table["running_req"], lengths], axis=1).duplicated()]["running_req"]
+    if len(repeated):
+        raise LogFormatError(
+            f"{name}: expected one row per running_req, found {repeated.iloc[0]:g} twice; keep one (only rows with "
+            "another accept_len may repeat it)"
+        )
+    # Rows of one running_req at several accept lengths are never averaged: the first is the level, the rest stand by.
+    table["population"] = table.groupby("running_req").cumcount()
+    table["is_fitted"] = table["population"].eq(0)
     return conform(table, LEVELS)
 
 

@@ -4,20 +4,17 @@ Every function takes stage tables or the scorecard and returns a display table o
 """
 
 from helpers.readings.card import (
-    assumptions_reading,
     check_at_most,
     check_equal,
     checks_table,
     client_reading,
     facts_table,
-    roofline_reading,
     scalars,
     source_reading,
     subtitle,
 )
 from helpers.readings.law import (
     asymptote_reading,
-    chord_reading,
     context_reading,
     crosschecks_table,
     law_reading,
@@ -28,7 +25,6 @@ from helpers.readings.law import (
     notes_reading,
     prediction_reading,
     residuals_reading,
-    roofline_table,
     warnings_reading,
 )
 from helpers.readings.log import (
@@ -46,14 +42,29 @@ from helpers.readings.log import (
     rejected_reading,
     rejected_table,
 )
+from helpers.readings.physics import (
+    assumptions_reading,
+    chord_reading,
+    components_reading,
+    components_table,
+    knees_reading,
+    levers_reading,
+    levers_table,
+    prefill_reading,
+    regimes_reading,
+    roofline_reading,
+    roofline_table,
+    top_rate,
+)
 from helpers.readings.text import say, use_whole_tables
 
 __all__ = [
     "accounting_reading", "assumptions_reading", "asymptote_reading", "check_at_most", "check_equal", "checks_table",
-    "chord_reading", "client_reading", "context_reading", "crosschecks_table", "episodes_reading", "episodes_table",
-    "events_reading", "events_table", "facts_table", "law_reading", "laws_table", "levels_reading", "levels_table",
+    "chord_reading", "client_reading", "components_reading", "components_table", "context_reading",
+    "crosschecks_table", "episodes_reading", "episodes_table", "events_reading", "events_table", "facts_table",
+    "knees_reading", "law_reading", "laws_table", "levels_reading", "levels_table", "levers_reading", "levers_table",
     "malformed_table", "naive_fit_reading", "naive_rates", "naive_reading", "notes_reading", "oddities_reading",
-    "phases_reading", "prediction_reading", "ranks_reading", "rejected_reading", "rejected_table", "residuals_reading",
-    "roofline_reading", "roofline_table", "say", "scalars", "source_reading", "subtitle", "use_whole_tables",
-    "warnings_reading",
+    "phases_reading", "prediction_reading", "prefill_reading", "ranks_reading", "regimes_reading", "rejected_reading",
+    "rejected_table", "residuals_reading", "roofline_reading", "roofline_table", "say", "scalars", "source_reading",
+    "subtitle", "top_rate", "use_whole_tables", "warnings_reading",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.display import requests, show
+from helpers.display import show
 from helpers.facts import KNOWN, Facts
 
 SCALARS = (
@@ -108,7 +108,8 @@ def source_reading(card: Mapping[str, Any]) -> str:
     """Say what was read: lines and records of a log, or a table."""
     ingest, run = card["ingest"], card["run"]
     if ingest["lines_total"] is None:
-        return f"Read: a table of {len(card['levels'])} rates, typed by hand or by another tool."
+        levels = "1 level" if len(card["levels"]) == 1 else f"{len(card['levels'])} levels"
+        return f"Read: a table of rates at {levels}, typed by hand or by another tool."
     lines, kinds = ingest["lines"], ingest["by_kind"]
     engine = " ".join(str(part) for part in (run["engine"], run["engine_version"]) if part) or "unknown engine"
     records = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
@@ -117,12 +118,6 @@ def source_reading(card: Mapping[str, Any]) -> str:
         f"Read: {ingest['lines_total']} lines of {engine}{lives}: {lines['statistic']} statistics ({records}), "
         f"{lines['event']} events, {lines['other_known'] + lines['other']} others, {lines['malformed']} malformed."
     )
-
-
-def assumptions_reading(card: Mapping[str, Any]) -> str:
-    """List what the roofline rests on, one a line."""
-    assumptions = (card["roofline"] or {}).get("assumptions") or []
-    return "\n".join(f"- {text}" for text in assumptions) or "No line is drawn, so nothing is assumed."
 
 
 def client_reading(card: Mapping[str, Any]) -> str:
@@ -134,21 +129,3 @@ def client_reading(card: Mapping[str, Any]) -> str:
         f"The client reported {show(client['output_tok_per_s'], 'tok/s')} over its load; steady decode at its peak is "
         f"{show(client['steady_over_client'])} times that."
     )
-
-
-def roofline_reading(card: Mapping[str, Any]) -> str:
-    """Say the distance at the lowest and the highest level, with the line and the level named, or what is missing."""
-    roofline = card["roofline"] or {}
-    ratio = roofline.get("ratio") or {}
-    if not ratio:
-        return f"No distance from the roofline is stated: {roofline.get('refused') or 'no level was measured'}."
-    levels = {f"{level['running_req']:g}": level for level in card["levels"]}
-    lines = []
-    for key in dict.fromkeys([min(ratio, key=float), max(ratio, key=float)]):
-        level, target, strict = levels[key], roofline["target"]["step_s"][key], roofline["strict"]["step_s"][key]
-        measured = show(level["step_s"], "s", level["step_s_lo"], level["step_s_hi"])
-        lines.append(
-            f"At {requests(level['running_req'])} a step takes {measured}: {show(ratio[key])}x the target of "
-            f"{show(target, 's')}, {show(level['step_s'] / strict)}x the strict bound of {show(strict, 's')}."
-        )
-    return "\n".join(lines)

@@ -1,9 +1,8 @@
-"""Tables and sentences about levels, laws and the roofline."""
+"""Tables and sentences about levels and laws."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -149,41 +148,6 @@ def asymptote_reading(fits: Fits) -> str:
         half = show(law.half_load_req, "req", *ends(law.half_load_req_lo, law.half_load_req_hi))
         text += f"; half of that is reached at {half}"
     return f"{text}. That is extrapolation: it was not measured."
-
-
-def roofline_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the roofline at each level in ms, with both ratios (``Roofline.to_frame()``)."""
-    def in_ms(name: str) -> list[str]:
-        return [show(s, "s").removesuffix(" ms") if np.isfinite(s) else "unknown" for s in frame[name]]
-
-    return pd.DataFrame(
-        {
-            "running requests [req]": frame["running_req"].map(level_key),
-            "context [tok]": [known(value) or "unknown" for value in frame["context_tok"]],
-            "measured [ms]": in_ms("step_s"),
-            "strict [ms]": in_ms("strict_step_s"),
-            "target [ms]": in_ms("target_step_s"),
-            "measured over strict": [known(value) or "unknown" for value in frame["step_over_strict"]],
-            "measured over target": [known(value) or "unknown" for value in frame["step_over_target"]],
-        }
-    )
-
-
-def chord_reading(card: Mapping[str, Any]) -> str:
-    """Hold the measured straight line against the lines that the hardware allows at the same levels and weights."""
-    fit, roofline = card["fit"], card["roofline"] or {}
-    if not roofline.get("strict") or roofline["strict"].get("slope_s_per_req") is None:
-        return "No line of the roofline can be held against the measured one."
-    words = []
-    for name in ("strict", "target"):
-        line = roofline[name]
-        words.append(f"{name} {show(line['intercept_s'], 's')} + N x {show(line['slope_s_per_req'], 's/req')}")
-    if fit["intercept_s"] is None:
-        return f"At the levels of the data the hardware allows {' and '.join(words)}; no line was measured."
-    own = f"{show(fit['intercept_s'], 's')} + N x {show(fit['slope_s_per_req'], 's/req')}"
-    return f"Measured as a straight line: {own}. The same line through the hardware's steps: {'; '.join(words)}."
-
-
 
 
 def levels_reading(levels: pd.DataFrame) -> str:
