@@ -222,9 +222,24 @@ def test_04_fits_the_typed_table_of_the_field_case(execute, root):
     assert "1 degree of freedom" in plain(" ".join(shown.values()))
 
 
-def test_05_draws_the_lines_of_the_default_sample(execute):
-    """strict(N) = (3.4 GB + N x context x 98,304 B) / 2 ranks / 1.792 TB/s at the levels' own context."""
+def test_05_shows_how_far_field_case_a_is(execute):
+    """Published distances from the target: 22.6, 44.6, 66.7 times at 1, 16, 64 requests (5 %; the context differs)."""
     result, shown = execute("05")
+    card = result.scorecard
+    ratio = card["roofline"]["ratio"]
+    assert [ratio[key] for key in ("1", "16", "64")] == pytest.approx([22.58, 44.63, 66.67], rel=0.05)
+    words = plain(shown["headline"])
+    assert "At 1 running request a step takes" in words and "x the strict bound of" in words
+    everything = plain(" ".join(shown.values()))
+    assert "is unexplained" in everything and "nearly all experts are read" in everything
+    assert "on H200 SXM 141GB" in everything
+
+
+def test_05_takes_bytes_in_place_of_a_model(execute, root):
+    """strict(N) = (3.4 GB + N x context x 98,304 B) / 2 ranks / 1.792 TB/s at the levels' own context."""
+    log = root / "data/samples/sim-healthy-moe/server.log"
+    given = {"hardware": "rtx pro 6000 blackwell server", "weight_bytes_per_step": 3.4e9, "kv_bytes_per_tok": 98304.0}
+    result, _ = execute("05", log, **given)
     card = result.scorecard
     for level in card["levels"]:
         key = f"{level['running_req']:g}"
@@ -232,8 +247,20 @@ def test_05_draws_the_lines_of_the_default_sample(execute):
         strict_s = per_rank_bytes / 1.792e12
         assert card["roofline"]["strict"]["step_s"][key] == pytest.approx(strict_s, rel=1e-9)
         assert card["roofline"]["ratio"][key] == pytest.approx(level["step_s"] * 0.83 / strict_s, rel=1e-9)
-    words = plain(shown["headline"])
-    assert "At 1 running request a step takes" in words and "x the strict bound of" in words
+
+
+def test_07_reads_field_case_b(execute):
+    """Published: a round of 55.55 +- 0.3 ms at any accept length, -2.65 tok/s at none, three drafts of 1.70 GB."""
+    result, shown = execute("07")
+    said = dict(line.split(" = ") for line in shown["scorecard"].splitlines() if " = " in line)
+    assert 1e3 * float(said["round_s"]) == pytest.approx(55.55, abs=0.3)
+    assert float(said["intercept_tok_per_s"]) == pytest.approx(-2.651, abs=0.6)
+    assert said["is_round_constant"] == "True"
+    # 3 x 1.696 GB at 82 % of 768 GB/s, and the collectives of three draft layers
+    assert 1e3 * float(said["draft_s"]) == pytest.approx(3 * 1.696e9 / (0.82 * 768e9) * 1e3, rel=0.03)
+    assert float(said["draft_s"]) + float(said["verify_s"]) + float(said["other_s"]) == pytest.approx(
+        float(said["round_s"]), rel=1e-3)
+    assert result.exit_code == 2  # one level: no law of the load
 
 
 def test_05_says_what_is_missing_and_takes_it_from_the_user(execute, root):
@@ -242,7 +269,7 @@ def test_05_says_what_is_missing_and_takes_it_from_the_user(execute, root):
     result, shown = execute("05", log)
     assert result.scorecard["roofline"]["ratio"] == {}
     words = plain(shown["headline"])
-    assert "No distance from the roofline is stated" in words and "hardware, weight_bytes_per_step" in words
+    assert "No distance from the roofline is stated" in words and "give hardware: a name of `rooflog hardware`" in words
     given = {"hardware": "h100-sxm", "weight_bytes_per_step": 2e8, "kv_bytes_per_tok": 0.0}
     result, shown = execute("05", log, context=given)
     assert result.scorecard["roofline"]["strict"]["step_s"]["1"] == pytest.approx(2e8 / 3.35e12, rel=1e-9)
