@@ -26,13 +26,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # Exit code 2 is an answer too: the log holds too little for a law, and the answer says why.
 define answer
-	@printf '\n== rooflog run %s\n\n' $(1)
+	@printf '\n== rooflog run %s\n\n' '$(1)'
 	@$(BIN)/rooflog run $(1) --out $(DEMO) || test $$? -eq 2
 endef
 
 demo: $(INSTALLED)  ## the answer for a real SGLang log and for a simulated one
 	$(call answer,data/samples/sglang-sweep/server.log)
-	$(call answer,data/samples/sim-field-case-a/server.log)
+	$(call answer,data/samples/sim-field-case-a/server.log --context data/samples/sim-field-case-a/facts.yaml)
 	@printf '\nThe reports: report.html in the folders named above.\n'
 
 test: lint types  ## everything: style, types, unit tests, notebooks

@@ -98,3 +98,34 @@ def test_without_hardware_only_the_roofline_is_missing():
     card = analysis.analyse(SAMPLES / "sim-field-case-a" / "server.log").scorecard
     assert "hardware" in card["roofline"]["refused"] and card["roofline"]["strict"] is None
     assert (card["components"], card["components_by_level"], card["levers"]) == ([], {}, [])
+
+
+def _decode(running_req, tok_per_s, used_tok):
+    return (f"Decode batch, #running-req: {running_req}, #token: {used_tok}, token usage: 0.14, cuda graph: True, "
+            f"gen throughput (token/s): {tok_per_s:.2f}, #queue-req: 0")
+
+
+def test_an_impossible_estimate_of_the_server_is_called_out(tmp_path):
+    """At 64 requests SGLang charges the weights 64 times: 3.4 GB x 64 per 30 ms would be 7,250 GB/s."""
+    lines = [
+        f"[2026-08-01 10:00:{i:02d} TP0] {_decode(n, n / 0.03, 1000 + 40 * n * i)}, est. decode TFLOPS/s (per GPU): 3.10, "
+        f"est. read BW (GB/s per GPU): {3.4 * n / 0.03:.2f}, est. write BW (GB/s per GPU): 1.02"
+        for n in (1, 64) for i in range(6)
+    ]
+    log = tmp_path / "server.log"
+    log.write_text("\n".join(lines) + "\n")
+    told = {"model_config": "Qwen3-30B-A3B", "hardware": "h200"}
+    notes = " ".join(analysis.analyse(log, context=told).scorecard["run"]["notes"])
+    assert "above the 4800 GB/s of one H200 SXM 141GB in 6 of 12 lines (up to 7253)" in notes
+
+
+def test_a_board_named_twice_is_no_contradiction(tmp_path):
+    line = ("[2026-08-01 10:00:00 TP0] Config file not found at E=128,N=768,device_name=NVIDIA_H200.json\n"
+            f"[2026-08-01 10:00:01 TP0] {_decode(4, 400, 4000)}\n")
+    log = tmp_path / "server.log"
+    log.write_text(line)
+    of_log = analysis.analyse(log)
+    assert of_log.facts.get("hardware") == "NVIDIA H200" and of_log.facts.source["hardware"] == "log"
+    assert analysis.analyse(log, context={"hardware": "h200"}).facts.contradictions == ()
+    (said,) = analysis.analyse(log, context={"hardware": "h100-sxm"}).facts.contradictions
+    assert said == "hardware: the log says NVIDIA H200, --context says h100-sxm; h100-sxm is used"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import file_digest
@@ -15,6 +16,7 @@ from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
 from helpers.levels import LevelRule, keep_one_configuration, summarise_levels
+from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
 from helpers.schema import Fits, LogFormatError, RooflogError
 
@@ -174,6 +176,23 @@ def _fit(
                    selection="too few clean levels: pooled regression over all intervals with a prefill covariate")
 
 
+READ_ESTIMATE = "est. read BW (GB/s per GPU)"
+"""Key of SGLang's own estimate of its memory traffic: it counts all weights once per token, not once per step."""
+
+
+def _own_estimates(samples: pd.DataFrame, board: Hardware) -> list[str]:
+    """Call out a server's own estimate of its read bandwidth where it lies above the peak of the hardware."""
+    lines = samples.loc[samples["extra"].str.contains(READ_ESTIMATE, regex=False, na=False), "extra"]
+    printed = [json.loads(text).get(READ_ESTIMATE) for text in lines]
+    rates = [1e9 * float(rate) for rate in printed if rate is not None]
+    above = sum(rate > board.mem_bw_bytes_per_s for rate in rates)
+    if not above:
+        return []
+    peak = f"{board.mem_bw_bytes_per_s / 1e9:.4g} GB/s of one {board.name}"
+    return [f"the server's own {READ_ESTIMATE} is above the {peak} in {above} of {len(rates)} lines (up to "
+            f"{max(rates) / 1e9:.4g}): it charges the weights to every token, and is never used here"]
+
+
 INCIDENTS = ("out_of_memory", "crash", "watchdog", "retraction", "preemption")
 """Server events that a reader of the answer must know of."""
 
@@ -240,6 +259,7 @@ def _assemble(
         allowed = allowance.of_levels(levels, facts)
         refused = allowed.roofline.refused
         notes += [*allowed.deployment.warnings, *allowed.roofline.warnings]
+        notes += [] if log is None else _own_estimates(log.samples, allowed.deployment.hardware)
     except RooflogError as error:  # a fact that cannot be used is said, never fatal
         refused = str(error)
     fits = _fit(levels, intervals, facts, confidence, None if refused else allowed)

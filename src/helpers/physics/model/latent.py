@@ -161,6 +161,13 @@ class LatentAttention(Stateless):
             return attention
         return attention + np.asarray(context_tok, dtype=float) * self.indexer.flops_per_key()
 
+    def prefill_flops(self, context_tok: np.ndarray, tp: int) -> np.ndarray:
+        """As ``flops`` in a prefill, where latents are expanded into heads first [FLOP]; with an indexer, as decode."""
+        if self.indexer is not None:
+            return self.flops(context_tok, tp)
+        widths = self.nope_dim + self.rope_dim + self.v_dim
+        return np.asarray(context_tok, dtype=float) * (SCORE_FLOPS * self.n_heads / tp * widths)
+
 
 @dataclass(frozen=True)
 class CompressedAttention(Stateless):
