@@ -207,7 +207,7 @@ def roofline(
     default_weights = 1.0 / (measured if step_s is not None else strict_s) ** 2
     weight = default_weights if weights is None else _column("weights", weights, len(levels))
     lines = {name: _line(levels, found, weight) for name, found in parts.items()}
-    read = _read(model, levels, context, fewest=expected_refused is not None)
+    read = read_bytes(model, levels, context, fewest=expected_refused is not None)
     return Roofline(
         *columns,
         strict=lines["strict"],
@@ -287,10 +287,12 @@ def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.sum([*parts.values()], axis=0)
 
 
-def _read(model: StepModel, levels: np.ndarray, context: np.ndarray, *, fewest: bool) -> dict[str, np.ndarray]:
-    """Bytes of one rank and step by group [bytes]; draft forwards together."""
+def read_bytes(
+    model: StepModel, running_req: np.ndarray, context_tok: np.ndarray, *, fewest: bool = False
+) -> dict[str, np.ndarray]:
+    """Return bytes that one rank moves in a step by group, shape (levels,); draft forwards together [bytes]."""
     read: dict[str, np.ndarray] = {}
-    for forward in model.forwards(levels, context, fewest=fewest):
+    for forward in model.forwards(running_req, context_tok, fewest=fewest):
         for group, n_bytes in forward.bytes_read.items():
             name = "draft" if forward.name == "draft" else group
             read[name] = read.get(name, 0.0) + forward.count * n_bytes
@@ -365,7 +367,7 @@ def _contradictions(
     below = measured_s < strict_s
     if not below.any():
         return []
-    read = _read(model, levels, context, fewest=True)
+    read = read_bytes(model, levels, context, fewest=True)
     shared = sum((n_bytes for group, n_bytes in read.items() if group not in PER_REQUEST), np.zeros(len(levels)))
     moved = sum((n_bytes for group, n_bytes in read.items() if group in PER_REQUEST), np.zeros(len(levels)))
     budget = measured_s * hardware.mem_bw_bytes_per_s

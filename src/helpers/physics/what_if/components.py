@@ -14,7 +14,7 @@ import pandas as pd
 
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps import step
-from helpers.physics.steps.bound import floor_s, line_step_s
+from helpers.physics.steps.bound import floor_s, line_step_s, read_bytes
 from helpers.physics.steps.demand import StepModel
 from helpers.physics.steps.step import Link, Shares
 from helpers.physics.what_if.plausible import MEASURED_LINK_RANGE, ends, link_range, skew_frac
@@ -213,16 +213,6 @@ def _frame(levels: _Levels, parts: Sequence[_Part]) -> pd.DataFrame:
         if part.name == "unexplained" or not part.time_s[i] == part.hi[i] == 0
     ]
     return pd.DataFrame(rows, columns=["running_req", "name", "time_s", "lo", "hi", "share_frac", "source"])
-
-
-def read_bytes(model: StepModel, running_req: np.ndarray, context_tok: np.ndarray) -> dict[str, np.ndarray]:
-    """Return bytes that one rank moves in a step by component, shape (levels,); draft forwards together [bytes]."""
-    moved: dict[str, np.ndarray] = {}
-    for forward in model.forwards(running_req, context_tok):
-        for group, n_bytes in forward.bytes_read.items():
-            name = "draft" if forward.name == "draft" else group
-            moved[name] = moved.get(name, 0.0) + forward.count * n_bytes
-    return moved
 
 
 def achieved(
