@@ -22,8 +22,26 @@ METHOD_VERSION = 1
 """Version of the method (clean rule, level estimate, laws); raised when the same log gives other numbers."""
 
 
+_CONTROLS = {
+    code: f"\\u{code:04x}"
+    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""What a terminal obeys instead of showing it, directions of writing included -> its escape."""
+
+
+def printable(text: str) -> str:
+    """Return a text of unknown origin as a terminal may show it: control codes as escapes, tab and line feed kept."""
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
+
+
 class RooflogError(ValueError):
-    """Base of the errors a user can cause; the message says what, where, expected, found, what to do."""
+    """Base of the errors a user can cause; the message says what, where, expected, found, what to do.
+
+    It is one line that a terminal can show, whatever the file names and texts in it hold.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(" ".join(printable(str(message)).splitlines()))
 
 
 class SchemaError(RooflogError):
@@ -89,19 +107,23 @@ _WHERE = (
     _float("t_s", "s", "seconds since the first stamp of the input, midnight and restarts unrolled"),
 )
 
-KINDS = ("prefill", "decode", "stats", "spec", "iteration", "aux")
-"""prefill, decode: SGLang batch lines. stats: vLLM periodic line. spec: vLLM speculation line. iteration:
-vLLM per-iteration line. aux: another line of numbers (MFU, KV transfer, prefix cache) kept in `extra`."""
+KINDS = ("prefill", "decode", "stats", "spec", "iteration", "counters", "request", "aux")
+"""prefill, decode: SGLang batch lines. stats: vLLM periodic line. spec: vLLM speculation line. iteration: one
+engine step. counters: difference of two counter scrapes or snapshots. request: one finished request on one slot.
+aux: another line of numbers (MFU, KV transfer, prefix cache) kept in `extra`."""
+
+SPAN_KINDS = ("iteration", "counters", "request")
+"""Kinds whose records carry their own time in span_s; the others cover the time since the line before."""
 
 SAMPLES = Schema(
     "SAMPLES",
     "one row per recognised statistic record of the log (two records on one line are two rows)",
     (
         *_WHERE,
-        _text("engine", "sglang or vllm"),
+        _text("engine", "as `rooflog engines` names it"),
         _text("rank", "rank tags as printed, e.g. 'DP0 TP0'; vLLM 'Engine 001' becomes 'DP1'", True),
         _int("server_life", "0, 1, ..: counted at each start-up of a server in an appended log"),
-        _text("kind", "one of prefill, decode, stats, spec, iteration, aux"),
+        _text("kind", "one of " + ", ".join(KINDS)),
         _int("running_req", "requests decoding when the line was written", True, "req"),
         _int("queue_req", "requests waiting, not yet admitted", True, "req"),
         _int("used_tok", "KV slots held by running requests (SGLang #token or #full token)", True, "tok"),
@@ -117,13 +139,17 @@ SAMPLES = Schema(
         _int("transfer_req", "requests whose KV is in flight (PD)", True, "req"),
         _int("prealloc_req", "requests waiting for KV space (PD)", True, "req"),
         _int("iteration", "forward iteration number where printed", True),
+        _float("span_s", "s", "time the record itself covers, as its source measured it (an iteration, the time "
+               "between two scrapes, a request's decode); missing: the record covers the time since the line before"),
+        _float("n_steps", "", "decode steps in span_s (1 for an iteration, a counter's difference for a scrape)"),
+        _float("out_tok", "tok", "output tokens produced in span_s, all requests together (kind request: that one)"),
         _text("extra", "JSON object of every other key of the line, as printed", True),
     ),
 )
 
 EVENT_KINDS = (
     "args", "weights_loaded", "kv_allocated", "graphs_captured", "ready", "out_of_memory", "retraction",
-    "preemption", "crash", "watchdog", "shutdown", "profile_start", "profile_stop",
+    "preemption", "crash", "watchdog", "shutdown", "profile_start", "profile_stop", "idle", "context_shift",
 )
 
 EVENTS = Schema(
@@ -131,7 +157,7 @@ EVENTS = Schema(
     "one row per server event",
     (
         *_WHERE,
-        _text("engine", "sglang or vllm", True),
+        _text("engine", "as `rooflog engines` names it", True),
         _text("rank", "rank tags as printed", True),
         _int("server_life", "server life the event belongs to"),
         _text("kind", "one of " + ", ".join(EVENT_KINDS)),
@@ -141,6 +167,19 @@ EVENTS = Schema(
     ),
 )
 
+COUNTED_BY_STAMPS = "iteration, by stamps"
+"""Kind of intervals of iterations whose printed time is only a wait: their steps are counted between new stamps."""
+
+WINDOW_KINDS = ("stats", "counters", COUNTED_BY_STAMPS)
+"""Kinds that cover a fixed time and so cut steps: a level is tokens over time there, never a median."""
+
+
+def is_window(intervals: pd.DataFrame) -> bool:
+    """Tell whether intervals (of one engine) are windows of fixed time and not counts of steps."""
+    kind = intervals["kind"].iloc[0] if "kind" in intervals else None
+    return kind in WINDOW_KINDS if isinstance(kind, str) else bool(intervals["engine"].iloc[0] == "vllm")
+
+
 LABELS = ("warmup", "ramp", "steady", "mixed", "drain", "idle")
 """warmup: traffic before the measured load. ramp: running_req rising, prefill at work. steady: constant
 running_req, decode only. mixed: constant running_req with prefill in between. drain: running_req falling
@@ -148,12 +187,15 @@ with nothing admitted. idle: nothing ran for most of the interval."""
 
 INTERVALS = Schema(
     "INTERVALS",
-    "one row per decode or stats sample: what happened between the previous line of that rank and this one",
+    "one row per decode or stats sample (what happened between the previous line of that rank and this one), per block "
+    "of consecutive iterations, per counters record, or per piece of time with the same requests decoding",
     (
         *_WHERE,
-        _text("engine", "sglang or vllm"),
+        _text("engine", "as `rooflog engines` names it"),
         _text("rank", "rank tags as printed", True),
         _int("server_life", "server life"),
+        _text("kind", "kind of the records it rests on: decode, stats, iteration, counters, request; "
+              f"'{COUNTED_BY_STAMPS}' where iterations print only a wait", True),
         _text("rank_group", "ranks that were combined into this row's group, e.g. 'DP0+DP1', or 'all'"),
         _int("running_req_printed", "running_req on the line", unit="req"),
         _float("running_req", "req", "mean running requests that set the step (lockstep maximum over DP ranks; "
@@ -166,10 +208,11 @@ INTERVALS = Schema(
         _float("accept_len", "tok", "tokens per request per round; missing without speculation"),
         Column("graph", "boolean", "", "captured graph replayed", True),
         _float("n_steps", "", "decode steps in the interval, where known"),
-        _float("interval_s", "s", "wall time since the previous line of that rank (tokens over rate where steady)"),
+        _float("interval_s", "s", "wall time since the previous line of that rank (tokens over rate where steady); "
+               "iterations: by the stamps, gaps between iterations included"),
         _float("idle_s", "s", "part of it in which nothing ran, where the log tells", False),
-        _float("step_s", "s", "running_req x accept_len / rate: step time, round time under speculation; a step "
-               "time only if clean"),
+        _float("step_s", "s", "running_req x accept_len / rate, or the record's own time over its steps: step time, "
+               "round time under speculation; a step time only if clean"),
         _float("prefill_tok", "tok", "prompt tokens computed or credited in the interval", False),
         _int("episode", "load episode within the server life: from an empty batch to the next one of another load"),
         _text("label", "one of " + ", ".join(LABELS)),
@@ -204,7 +247,24 @@ LEVELS = Schema(
     ),
 )
 
-SCHEMAS = (SAMPLES, EVENTS, INTERVALS, LEVELS)
+MOMENTS = Schema(
+    "MOMENTS",
+    "one row per snapshot of a server's cumulative decode sums (SGLang decode_moments); sums since its start",
+    (
+        *_WHERE,
+        _text("engine", "sglang"),
+        _text("rank", "rank the sums belong to, e.g. 'DP0'", True),
+        _int("server_life", "server life; sums start at 0 with each"),
+        _float("n", "", "decode steps counted so far", False),
+        _float("sum_b", "req", "sum of the steps' running requests B", False),
+        _float("sum_t_s", "s", "sum of the steps' times T", False),
+        _float("sum_bb", "req2", "sum of B x B", False),
+        _float("sum_bt_s", "req s", "sum of B x T", False),
+        _float("sum_g", "tok", "sum of the tokens generated", False),
+    ),
+)
+
+SCHEMAS = (SAMPLES, EVENTS, INTERVALS, LEVELS, MOMENTS)
 
 
 def check(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:

@@ -21,6 +21,8 @@ CASES += [("vllm_sweep", {"version": version, "access_lines": True})
           for version in ("0.6.6", "0.8.5", "0.10.2", "0.11.2", "0.20.2", "0.33.0")]
 CASES += [("vllm_sweep", {"version": version, "speculation": {}}) for version in ("0.6.6", "0.8.5", "0.20.2")]
 CASES += [("vllm_sweep", {"dp_size": 2, "version": "0.10.2"})]
+CASES += [("vllm_sweep", {"iteration_lines": True, **more})
+          for more in ({"version": "0.20.2"}, {"dp_size": 2}, {"speculation": {}})]
 
 
 def read(run: synth.Simulation, folder) -> ingest.Log:

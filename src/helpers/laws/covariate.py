@@ -18,7 +18,7 @@ from helpers.laws import gates
 from helpers.laws.candidates import known_laws
 from helpers.laws.line import reciprocal_interval
 from helpers.laws.selection import Trial
-from helpers.schema import INTERVALS, LawFit, Parameter, check
+from helpers.schema import INTERVALS, LawFit, Parameter, check, is_window
 
 LEVEL_RATIO = 1.1
 """Values of running_req within this ratio are one level when ticks are grouped; the line still uses their mean."""
@@ -126,7 +126,7 @@ def fit_with_prefill(intervals: pd.DataFrame, *, confidence: float = 0.95) -> La
         return LawFit("linear", refused=reason, **common)
     # A window of fixed time holds fewer steps when they are slow, so prompt tokens per step are high because the step
     # is; prompt tokens per second are not, and stand in as the instrument.
-    windowed = (rows["engine"] == "vllm").to_numpy()
+    windowed = np.full(len(rows), is_window(rows))
     per_second = rows["prefill_tok"].to_numpy(float) / np.where(windowed, rows["interval_s"], 1.0)
     fit = _between_within(running_req, step_s, per_step, group, confidence, np.where(windowed, per_second, np.nan))
     if fit is None:

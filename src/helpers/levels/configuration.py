@@ -8,8 +8,13 @@ import pandas as pd
 
 from helpers import schema
 
-VOLATILE_ARGUMENTS = ("host", "port", "nccl_port", "random_seed", "seed", "log_level", "api_key", "dist_init_addr")
-"""Server arguments that may differ between restarts without changing the step time."""
+VOLATILE_ARGUMENTS = (
+    "host", "port", "nccl_port", "random_seed", "seed", "log_level", "log_level_http", "api_key", "dist_init_addr",
+    "node_rank", "base_gpu_id", "disaggregation_bootstrap_port", "master_addr", "master_port",
+    "data_parallel_rank", "data_parallel_start_rank", "data_parallel_address", "data_parallel_rpc_port", "headless",
+    "served_model_name", "watchdog_timeout", "crash_dump_folder", "download_dir", "kv_events_config",
+)
+"""Server arguments that may differ between restarts, nodes and replicas without changing the step time."""
 
 
 def keep_one_configuration(levels: pd.DataFrame, facts: Sequence[Mapping[str, object]]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from helpers import schema
 from helpers.levels.rule import LevelRule
 
 
@@ -69,7 +70,7 @@ def prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> tuple[float,
         return np.nan, np.nan
     wall_s, prompt = mixed["interval_s"].to_numpy(float), mixed["prefill_tok"].to_numpy(float)
     steps, levels = mixed["n_steps"].to_numpy(float), mixed["level"].to_numpy(float)
-    is_window = mixed["engine"].iloc[0] == "vllm"
+    is_window = schema.is_window(mixed)
     dof = len(mixed) - len(set(levels) - set(known)) - 1
     if dof < 2:
         return np.nan, np.nan

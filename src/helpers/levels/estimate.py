@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from helpers import schema
 from helpers.levels.rule import LevelRule
 
 RESAMPLES = 400
@@ -14,6 +15,9 @@ RESAMPLES = 400
 BOOTSTRAP_BLOCK = 3
 """Ticks per bootstrap block: noise between ticks is correlated (AR(1), phi 0.5 to 0.8; physics 6.1)."""
 
+
+GAP_FRAC = 0.02
+"""Wall clock beyond the engine's own time that is said [1]; less is within what stamps of 1 s can tell."""
 
 ROUNDING_TOK_PER_S = 0.005
 """Half a unit of the last digit of SGLang's gen throughput (%.2f)."""
@@ -36,7 +40,7 @@ def estimate_level(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> d
     """Estimate one population of one level."""
     time_s, steps = _blocks(clean, rule.block_steps)
     block_step_s = time_s / steps
-    is_window = clean["engine"].iloc[0] == "vllm"
+    is_window = schema.is_window(clean)
     is_fine = not is_window and clean["n_steps"].median() < rule.fine_steps
     if is_fine:  # single steps: sums keep their skew, a stalled block is none of it
         kept = block_step_s <= rule.stall_factor * np.median(block_step_s)
@@ -75,6 +79,7 @@ def estimate_level(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> d
     if float(scatter / step_s) > rule.max_cv_frac:
         notes.append(f"scatters by {100 * scatter / step_s:.0f} %: something else ran; not fitted")
     row["is_fitted"] = not notes
+    notes += _own_time_note(clean)
     if len(block_step_s) < 2:
         notes.append("one block of steps: no interval")
     drift = _drift(block_step_s, rule.drift_frac)
@@ -83,6 +88,19 @@ def estimate_level(clean: pd.DataFrame, confidence: float, rule: LevelRule) -> d
         notes.append(f"drifts in time: {1e3 * first:.4g} ms in its first half, {1e3 * second:.4g} ms in its second")
         row |= {"step_s_lo": min(lo, first, second), "step_s_hi": max(hi, first, second)}
     return row | {"note": "; ".join(notes)}
+
+
+def _own_time_note(clean: pd.DataFrame) -> list[str]:
+    """Say by how much a client waits longer than the engine's own time of an iteration, where stamps tell."""
+    kind = clean["kind"].iloc[0]
+    if kind == schema.COUNTED_BY_STAMPS:
+        return ["iterations print only what the engine waited: steps counted between the seconds of the stamps"]
+    if kind != "iteration":
+        return []
+    ratio = float(clean["interval_s"].sum() / (clean["n_steps"] * clean["step_s"]).sum())
+    if ratio <= 1 + GAP_FRAC:
+        return []
+    return [f"the engine's own time: between iterations a client waits {100 * (ratio - 1):.0f} % longer by the stamps"]
 
 
 def _blocks(clean: pd.DataFrame, block_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 
 from helpers import schema
@@ -66,9 +67,23 @@ def summarise_levels(
 
 def _level_key(intervals: pd.DataFrame) -> pd.Series:
     """Group by what sets the step; under pipeline stages running_req is a mean, so group by the printed count."""
+    group = [intervals["server_life"], intervals["rank_group"]]
     is_mean = (intervals["running_req"] - intervals["running_req"].round()).abs() >= 1e-9
-    whole = ~is_mean.groupby([intervals["server_life"], intervals["rank_group"]]).transform("any")
-    return intervals["running_req"].where(whole, intervals["running_req_printed"].astype(float))
+    whole = ~is_mean.groupby(group).transform("any")
+    printed = intervals["running_req_printed"].astype(float)
+    # One printed count can stand for several loads: 1 of 1 + 1 requests, and 1 of 1 + 15 (log-formats 1.5).
+    clean = intervals["running_req"].where(intervals["clean"])
+    ordered = intervals.assign(clean_req=clean, printed=printed).sort_values("clean_req")
+    keys = [ordered["server_life"], ordered["rank_group"], ordered["printed"]]
+    jumps = (ordered["clean_req"] > 1.05 * ordered.groupby(keys)["clean_req"].shift()).groupby(keys).cumsum()
+    mean = ordered.groupby([*keys, jumps])["clean_req"].transform("median").reindex(intervals.index)
+    most = mean.groupby([*group, printed]).transform(_commonest)
+    return intervals["running_req"].where(whole, mean.where(intervals["clean"], most).fillna(printed))
+
+
+def _commonest(found: pd.Series) -> float:
+    """Return the most frequent value; NaN where there is none."""
+    return float(found.mode().iloc[0]) if found.notna().any() else np.nan
 
 
 def _measured_levels(part: pd.DataFrame, confidence: float, rule: LevelRule) -> list[dict[str, object]]:

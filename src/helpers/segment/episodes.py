@@ -25,7 +25,7 @@ def number_episodes(ticks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
-    if part["engine"].iloc[0] == "vllm":
+    if part["kind"].iloc[0] == "stats":
         idle_s = (part["printed_s"] - part["interval_s"]).where(part["printed_s"] > 1.5 * part["interval_s"], 0)
         empty = part["running_req_printed"].eq(0) & ~(part["decode_tok_per_s"] > 0)
         emptied = part["prev_running_req"].eq(0) & part["running_req_printed"].gt(0)
@@ -34,13 +34,19 @@ def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
         idle_s = _silence_s(part)
         emptied = part["empties_before"] > part["prev_empties_before"].fillna(0)
         pause = idle_s.gt(0)
-    piece = (part["is_first"] | emptied | pause).cumsum()
-    peak = part.groupby(piece)["running_req"].max()
+    return part.assign(
+        is_idle=idle_s.gt(0), idle_s=idle_s.fillna(0.0).astype(float),
+        episode=count_episodes(part["running_req"], part["is_first"] | emptied | pause, pause),
+    )
+
+
+def count_episodes(running_req: pd.Series, begins: pd.Series, pause: pd.Series) -> pd.Series:
+    """Return the load episode of each row: a piece that begins without a pause and rises no higher is no new one."""
+    piece = begins.cumsum()
+    peak = running_req.groupby(piece).max()
     paused = pause.groupby(piece).first()
     number = (peak.gt(peak.shift().fillna(0)) | paused).cumsum() - 1
-    return part.assign(
-        is_idle=idle_s.gt(0), idle_s=idle_s.fillna(0.0).astype(float), episode=piece.map(number).astype("int64")
-    )
+    return piece.map(number).astype("int64")
 
 
 def _silence_s(part: pd.DataFrame) -> pd.Series:
@@ -133,7 +139,8 @@ def _steady_tok_per_s(clean: pd.DataFrame, n_ranks: int) -> float:
     """Rate of the clean intervals at the peak; a median like a level's, so that one stall does not make two rates."""
     tokens = clean["decode_tok_per_s"] * clean["interval_s"]
     sums = n_ranks * float(tokens.sum() / clean["interval_s"].sum())
-    if clean["engine"].iloc[0] == "vllm" or len(clean) < 3 or clean["n_steps"].median() < 5:
+    is_sum = schema.is_window(clean) or clean["kind"].iloc[0] in schema.SPAN_KINDS  # an engine's own time has gaps
+    if is_sum or len(clean) < 3 or clean["n_steps"].median() < 5:
         return sums
     accept = clean["accept_len"].fillna(1.0)
     return float((clean["running_req_total"] * accept).mean() / clean["step_s"].median())

@@ -1,21 +1,26 @@
 """Label every decode or periodic line with what its interval holds, and decide which intervals are clean.
 
-An interval is the time between two statistic lines of one rank. Its rate is an average over that time, its
-running_req the count at its end: dividing one by the other is a step time only if nothing but decode steps of a
-constant batch happened.
+An interval is the time between two statistic lines of one rank, or the time that a record itself carries (`spans`).
+Its rate is an average over that time, its running_req the count at its end: dividing one by the other is a step time
+only if nothing but decode steps of a constant batch happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from helpers import schema
-from helpers.segment import rules
+from helpers.segment import rules, spans
+from helpers.segment.counters import label_counters
 from helpers.segment.episodes import number_episodes
+from helpers.segment.iterations import label_iterations
 from helpers.segment.ranks import describe_ranks
+from helpers.segment.slots import label_of_piece, label_requests
 from helpers.segment.ticks import add_steps_and_times, collect_ticks, combine_ranks
+from helpers.segment.topology import join_nodes
 
 
 def label_intervals(
@@ -42,7 +47,13 @@ def label_intervals(
     -------
     DataFrame, schema INTERVALS
         One row per decode or periodic line that counts (copies by pipeline or context-parallel ranks are left out;
-        `describe_ranks` lists them), in file order. ``why`` names the rule that decided for every row.
+        `describe_ranks` lists them), in file order. ``why`` names the rule that decided for every row. A server life
+        with records that carry their own time (iterations, counters) rests on those; `describe_sources` says which.
+
+    Raises
+    ------
+    NotEnoughData
+        The only records are finished requests and none of them can be placed in time.
 
     Notes
     -----
@@ -52,19 +63,45 @@ def label_intervals(
     schema.check(samples, schema.SAMPLES)
     schema.check(events, schema.EVENTS)
     by_life = dict(enumerate(facts))
-    ranks = describe_ranks(samples, by_life)
-    ticks = collect_ticks(samples, ranks)
-    if ticks.empty:
+    joined = join_nodes(samples, events, facts)
+    samples, events = joined.samples, joined.events
+    placed = samples.assign(pos=np.arange(len(samples)), accept_len=spans.accept_of_iterations(samples))
+    used = spans.used_source(samples)
+    parts = [_label_lines(samples.assign(is_used=used.isin(["line", ""])), events, by_life, rule)]
+    for source, label in SOURCES.items():
+        records = placed[used.eq(source) & placed["kind"].eq(source)]
+        if len(records):
+            ticks = label(records, events, by_life, rule)
+            ticks["label"] = label_of_piece(ticks) if source == "request" else _labels(ticks)
+            parts.append(ticks)
+    parts = [part for part in parts if len(part)]
+    if not parts:
         return schema.INTERVALS.empty()
-    ticks = add_steps_and_times(ticks, by_life, rule)
+    names = [*schema.INTERVALS.names, "pos"]
+    ticks = pd.concat([part.assign(clean=part["why"].eq(rules.CLEAN))[names] for part in parts], ignore_index=True)
+    return schema.conform(ticks.sort_values(["pos", "t_s"], kind="stable").drop(columns="pos"), schema.INTERVALS)
+
+
+SOURCES = {"iteration": label_iterations, "counters": label_counters, "request": label_requests}
+"""Kinds of records that carry their own time, and what makes intervals of them."""
+
+
+def _label_lines(
+    samples: pd.DataFrame, events: pd.DataFrame, facts: Mapping[int, Mapping[str, object]], rule: rules.CleanRule
+) -> pd.DataFrame:
+    """Label decode and periodic lines, whose time is that since the line before."""
+    ticks = collect_ticks(samples, describe_ranks(samples, facts))
+    ticks = ticks[ticks["is_used"]]
+    if ticks.empty:
+        return ticks
+    ticks = add_steps_and_times(ticks, facts, rule)
     ticks = combine_ranks(ticks)
     ticks = number_episodes(ticks)
     ticks["warmup"] = rules.find_warmup(ticks, events, rule)
     ticks["why"] = rules.first_reason(ticks, rule)
     ticks = rules.reject_stalls(ticks, rule)
-    ticks["clean"] = ticks["why"].eq(rules.CLEAN)
     ticks["label"] = _labels(ticks)
-    return schema.conform(ticks.sort_values("pos"), schema.INTERVALS)
+    return ticks
 
 
 def _labels(ticks: pd.DataFrame) -> pd.Series:
@@ -73,8 +110,9 @@ def _labels(ticks: pd.DataFrame) -> pd.Series:
     prefill = ticks["n_prefills"].gt(0) | ticks["prefill_tok"].gt(0)
     rising, falling = ticks["running_req"] > before, ticks["running_req"] < before
     empty = ticks["running_req"].eq(0) & ~(ticks["decode_tok_per_s"] > 0)
+    empty &= ~(prefill & ticks["kind"].isin(schema.SPAN_KINDS))  # a line says so only of its last step
     label = pd.Series("steady", index=ticks.index)
-    disturbed = [rules.PREFILL_NEXT, rules.PROMPT_NEXT, rules.PROMPT_PENDING, rules.TOKENS]
+    disturbed = [rules.PREFILL_NEXT, rules.PREFILL_BEFORE, rules.PROMPT_NEXT, rules.PROMPT_PENDING, rules.TOKENS]
     label = label.mask(prefill | ticks["why"].isin(disturbed), "mixed")
     label = label.mask(falling & ~prefill, "drain")
     label = label.mask(rising, "ramp")

@@ -27,6 +27,16 @@ TOKENS = "used_tok did not grow by steps x running_req"
 WARMUP = "warm-up traffic"
 STALL = "stall or hidden idle: step far above the level's median"
 NO_MICRO_BATCH = "micro-batch size unknown: used_tok cannot tell"
+DUMMY = "dummy iteration: this rank had no request, others did"
+PREFILL_BEFORE = "the iteration before held a prompt"
+CHANGES_NEXT = "running_req changes in the next record"
+NO_SECOND = "no whole second between stamps in the stretch: its time cannot be told"
+TOKENS_PER_STEP = "output tokens per step do not match running_req"
+NOT_JOINED = "the record before it is missing: the count at its beginning is unknown"
+NO_STEPS = "no step is counted in the record"
+OVERLAP_CHANGES = "the requests' spans cover other counts too: their mean step is not this count's"
+NO_STAMP = "no stamp or no decode time: which requests ran together is unknown"
+STAMP_GRAIN = "shorter than the stamps can tell"
 CLEAN = "decode only, constant batch"
 
 
@@ -100,9 +110,9 @@ def _prompt_pending(ticks: pd.DataFrame) -> pd.Series:
 
 def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
     """Name the first rule that rejects each interval, CLEAN if none does."""
-    vllm = ticks["engine"].eq("vllm")
+    windowed = ticks["kind"].eq("stats")
     ticks["swapped"] = (
-        vllm
+        windowed
         & ticks["running_req"].eq(ticks["prev_level_req"])
         & (ticks["prev_kv_used_frac"] - ticks["kv_used_frac"] > rule.kv_drop_frac)
     )
@@ -117,7 +127,7 @@ def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
     at_cap = ticks["running_req"].ge(cap) | ticks["kv_used_frac"].ge(rule.kv_full_frac)
     below_cap = ticks["queue_req"].fillna(0).gt(0) & ~at_cap
     graph_changed = (ticks["graph"] != ticks["prev_graph"]).fillna(False).astype(bool)
-    rose_next = vllm & (ticks["next_level_req"] > ticks["running_req"])
+    rose_next = windowed & (ticks["next_level_req"] > ticks["running_req"])
     decode_only = ticks["n_prefills"].eq(0) & ~ticks["is_first"] & ticks["running_req"].eq(ticks["prev_level_req"])
     rules: list[tuple[pd.Series, str]] = [
         (ticks["is_first"], FIRST),
@@ -125,14 +135,14 @@ def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
         (ticks["warmup"], WARMUP),
         (ticks["is_idle"], AFTER_IDLE),
         (ticks["n_prefills"].gt(0), PREFILL_INSIDE),
-        (vllm & ticks["prefill_tok"].gt(0), PROMPT_INSIDE),
+        (windowed & ticks["prefill_tok"].gt(0), PROMPT_INSIDE),
         (ticks["stages"].gt(1) & ticks["own_req"].isna(), NO_MICRO_BATCH),
         (~_same_level(ticks), CHANGED),
         (ticks["running_req_printed"].ne(ticks["prev_running_req"]), CHANGED),
-        (~vllm & next_is_prefill, PREFILL_NEXT),
-        (vllm & ticks["next_prefill_tok_per_s"].gt(0), PROMPT_NEXT),
-        (vllm & (rose_next | ticks["swapped"] | _prompt_pending(ticks)), PROMPT_PENDING),
-        (vllm & ticks["next_decode_tok_per_s"].eq(0) & ticks["next_level_req"].gt(0), STOPPED),
+        (~windowed & next_is_prefill, PREFILL_NEXT),
+        (windowed & ticks["next_prefill_tok_per_s"].gt(0), PROMPT_NEXT),
+        (windowed & (rose_next | ticks["swapped"] | _prompt_pending(ticks)), PROMPT_PENDING),
+        (windowed & ticks["next_decode_tok_per_s"].eq(0) & ticks["next_level_req"].gt(0), STOPPED),
         (below_cap, QUEUE),
         (graph_changed, GRAPH),
         (ticks["growth_off"] & _growth_can_tell(ticks, decode_only), TOKENS),

@@ -62,7 +62,7 @@ def add_steps_and_times(
     for (life, _), part in ticks.groupby(["server_life", "rank_key"], sort=False):
         known = facts.get(int(str(life)), {})
         part = part.assign(printed_s=part["t_s"] - part["prev_t_s"])
-        add = _add_window_times if part["engine"].iloc[0] == "vllm" else _add_step_times
+        add = _add_window_times if part["kind"].iloc[0] == "stats" else _add_step_times
         parts.append(add(part, known, rule))
     return pd.concat(parts).sort_values("pos")
 

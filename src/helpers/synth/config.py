@@ -24,6 +24,9 @@ VERSIONS = {"sglang": ("0.3.6", "0.5.23"), "vllm": ("0.6", "0.33")}
 NEWEST = {"sglang": "0.5.23", "vllm": "0.33.0"}
 """Engine -> version to write where none is asked for and that of the preset belongs to the other engine."""
 
+ITERATION_LINES_SINCE = (0, 14)
+"""Version of vLLM that first prints a line per engine step."""
+
 MAX_LEVEL_REQ = 16_384
 """Largest concurrency that is simulated [req]: an estimate of it takes seconds, one of a million takes minutes."""
 
@@ -118,6 +121,8 @@ class Server(Described):
         From the first line to ready [s].
     access_lines : bool
         Print an HTTP access line per request.
+    iteration_lines : bool
+        Print a line per engine step, as --enable-logging-iteration-details does (vLLM 0.14 and newer).
     extra_args : mapping
         Further arguments of the argument dump, name -> value.
     out_of_memory_at_req : int
@@ -167,6 +172,7 @@ class Server(Described):
     weight_bytes: float = 16e9
     startup_s: float = 60.0
     access_lines: bool = False
+    iteration_lines: bool = False
     extra_args: Mapping[str, Any] = field(default_factory=dict)
     out_of_memory_at_req: int = 0
     out_of_memory_bytes: float = 4.2e9
@@ -188,11 +194,21 @@ class Server(Described):
         need(self.dp_size == 1 or self.pp_size == 1, "Server: expected dp_size or pp_size of 1, found both above")
         need(self.pp_size == 1 or (self.engine == "sglang" and self.speculation is None),
               "Server.pp_size: micro-batches are simulated for sglang without speculation only")
+        need(not self.iteration_lines or (self.engine == "vllm" and self.version_tuple >= ITERATION_LINES_SINCE),
+             f"Server.iteration_lines: vllm 0.14 and newer print them, found {self.engine} {self.version}")
         need(len(self.dp_weights) in (0, self.dp_size), "Server.dp_weights: expected one weight per rank")
         need(self.dp_router in ("round_robin", "shortest"),
               f"Server.dp_router: expected round_robin or shortest, found {self.dp_router!r}")
         need(not self.cuda_graph or len(self.captured_batch_sizes) > 0,
               "Server.captured_batch_sizes: expected at least one size with cuda_graph")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-safe mapping; a field added later is left out at its default.
+
+        So the truth of a simulation that does not use it stays what it was.
+        """
+        found = super().as_dict()
+        return {name: value for name, value in found.items() if name != "iteration_lines" or value}
 
     @property
     def version_tuple(self) -> tuple[int, ...]:

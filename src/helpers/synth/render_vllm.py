@@ -15,6 +15,7 @@ import numpy as np
 
 from helpers.synth.config import Server
 from helpers.synth.lines import Clock, Line, access
+from helpers.synth.render_sources import iteration_lines
 from helpers.synth.startup import vllm_crash, vllm_shutdown, vllm_startup
 from helpers.synth.trace import Forward, Trace
 
@@ -55,6 +56,8 @@ def render(trace: Trace, rng: np.random.Generator) -> list[Line]:
             forwards = [f for f in trace.forwards if f.life == life]
             end_s = ends.get(life, trace.end_s)
             placed += [(line.t_s, 1, line) for line in writer.statistics(forwards, event["t_s"], end_s)]
+            if server.iteration_lines:
+                placed += [(line.t_s, 0, line) for line in iteration_lines(server, forwards, writer.line)]
     if server.access_lines:
         for load in trace.loop.loads:
             for request in load.requests:
@@ -106,9 +109,15 @@ class _Writer:
         self, t_s: float, process: str, source: str, text: str, values: dict[str, Any] | None = None,
         level: str = "INFO",
     ) -> Line:
+        return self.line(t_s, self.process(process), source, text, values, level)
+
+    def line(
+        self, t_s: float, tag: str, source: str, text: str, values: dict[str, Any] | None = None, level: str = "INFO"
+    ) -> Line:
+        """Return a line behind a process tag."""
         stamp = self.clock.stamp(t_s)
         place = f"{source}]" if self.server.version_tuple < (0, 8) else f"[{source}]"
-        return Line(t_s, f"{self.process(process)}{level} {stamp} {place} {text}", values or {})
+        return Line(t_s, f"{tag}{level} {stamp} {place} {text}", values or {})
 
     def event_lines(self, event: dict) -> Iterator[Line]:
         """Yield the lines of a server event."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.schema import SAMPLES, conform
-from helpers.synth import render_sglang, render_vllm, truth
+from helpers.synth import render_sglang, render_sources, render_vllm, truth
 from helpers.synth.client import ClosedLoop
 from helpers.synth.config import Client, Noise, Server
 from helpers.synth.lines import Line
@@ -67,6 +67,29 @@ class Simulation:
         Path(log_path).write_bytes(self.text.encode())
         if truth_path is not None:
             Path(truth_path).write_text(json.dumps(self.truth, indent=1) + "\n", encoding="utf-8")
+
+    def write_sources(self, folder: str | Path, period_s: float = 1.0) -> list[Path]:
+        """Write what beside the log tells the steps of the same server: scrapes, and for SGLang /v1/loads snapshots.
+
+        Parameters
+        ----------
+        folder : path
+            Must exist; ``metrics.txt`` and ``loads.jsonl`` are written into it.
+        period_s : float
+            Time between two scrapes or snapshots [s].
+
+        Returns
+        -------
+        list of Path
+            The files.
+        """
+        need(period_s > 0, f"write_sources: expected a period above 0 s, found {period_s:g}")
+        texts = {"metrics.txt": render_sources.scrapes(self.trace, period_s)}
+        if self.server.engine == "sglang" and self.server.pp_size == 1:
+            texts["loads.jsonl"] = render_sources.load_snapshots(self.trace, period_s)
+        for name, lines in texts.items():
+            Path(folder, name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return [Path(folder, name) for name in texts]
 
     def samples(self, file: str = "-") -> pd.DataFrame:
         """Return the SAMPLES table that reading the text would give, without the text.

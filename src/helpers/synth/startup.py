@@ -122,6 +122,8 @@ def vllm_args(server: Server) -> dict[str, Any]:
     }
     if not server.cuda_graph:
         args["enforce_eager"] = True
+    if server.iteration_lines:
+        args |= {"enable_logging_iteration_details": True, "async_scheduling": False}
     if server.speculation:
         args["speculative_config"] = {"method": server.speculation.algorithm,
                                       "num_speculative_tokens": server.speculation.num_draft_tokens - 1}
