@@ -119,13 +119,17 @@ def _spec(line: str) -> dict[str, object]:
 
 def _iteration(line: str) -> dict[str, object]:
     """Read an iteration record."""
-    found = re.search(r"Iteration\((\d+)\): .*?(\d+) generation requests", line)
+    found = re.search(
+        r"Iteration\((\d+)\): .*?(\d+) context tokens, (\d+) generation requests, (\d+) generation tokens, "
+        r"iteration elapsed time: ([\d.]+) ms", line,
+    )
     assert found is not None
     usage = re.search(r"KV cache usage: ([\d.]+)%", line)
     process = re.search(r"EngineCore_DP(\d+)", line)
     return {
         "kind": "iteration", "rank": f"DP{int(process[1])}" if process else _vllm_rank(line), "ts": _stamp(line),
-        "iteration": int(found[1]), "running_req": int(found[2]),
+        "iteration": int(found[1]), "new_tok": int(found[2]), "running_req": int(found[3]),
+        "out_tok": float(found[4]), "span_s": float(found[5]) / 1000, "n_steps": 1.0,
         "kv_used_frac": float(usage[1]) / 100 if usage else None,
     }
 

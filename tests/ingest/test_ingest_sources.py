@@ -173,7 +173,7 @@ def test_last_value_that_may_be_cut_is_not_believed(tmp_path):
     ("noise.log", bytes(range(256)) * 40, "binary data"),
     ("story.txt", b"Once upon a time\n" * 9, "first unread lines: Once upon a time"),
     ("args.log", b"[2026-01-02 03:04:05] server_args=ServerArgs(model_path='x', tp_size=8)\n", "server events args x1"),
-    ("llama.log", b"slot print_timing: id  0 | task 7 | n_decoded =    100, tg =  76.30 t/s\n", "llama.cpp statistic"),
+    ("other.log", b"hello\n[engine] 12 streams, 834.5 tok/s\n", r"first unread lines: \[engine\] 12 streams, 834.5"),
     ("half.log", b"Decode batch, #running-req: 1, #tok\n", "1 malformed, the first in line 1"),
     ("note.log", b"SpecDecoding metrics: Mean acceptance length: 2.00, Accepted: 2 tokens, Drafted: 4 tokens, "
                  b"Per-position acceptance rate: 0.500, 0.500\n", "found none in 1 lines"),

@@ -9,6 +9,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from helpers.schema import printable
+
+MAX_DUMP = 10**6
+"""Characters of a dump that are read; the longest seen have 20,000."""
+
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAME = re.compile(r"\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.-]+))\s*$")
 
@@ -29,7 +34,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     dict
         Names to JSON-safe values.
     """
-    body = text.strip()
+    body = text[:MAX_DUMP].strip()
     if opened := re.match(r"\w*([({])", body):
         body = body[opened.end():]
     parsed = {}
@@ -90,11 +95,13 @@ def _literal(text: str) -> Any:
 def to_json(value: Any) -> Any:
     """Make a parsed literal storable as JSON: containers become lists and dicts, the rest text."""
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+        return printable(str(value))
+    if isinstance(value, str):
+        return printable(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {printable(str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted((to_json(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):

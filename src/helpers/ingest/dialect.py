@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+
+import polars as pl
 
 HOLE = "\x00"
 """Stands for one value in a layout. NUL bytes are removed from lines before, so it cannot occur in one."""
@@ -30,8 +32,11 @@ MAX_VALUES = 100
 class Key:
     """Where a printed key goes: SAMPLES column, how it is read, and the unit printed after the value.
 
+    A column whose name begins with ``_`` is a number for `Family.derived` only; it is in ``extra`` as printed too.
+
     ``read`` is ``count`` (whole, not negative), ``rate`` (finite, not negative), ``percent`` (a rate divided by
-    100) or ``flag`` (True or False). A fallback fills its column only if no other key of the line does.
+    100), ``ms`` (a rate divided by 1000, to seconds) or ``flag`` (True or False). A fallback fills its column only
+    if no other key of the line does.
     """
 
     column: str
@@ -78,6 +83,14 @@ class Family:
         Text -> key of ``extra`` that is true where the text appears.
     units : frozenset of str
         Units that unknown keys may carry.
+    rewrite : tuple of (pattern, replacement)
+        Regular expressions (Rust syntax, ``${1}`` for a group) that replace text of the body, one after another,
+        before its layout is taken: what is no ``key: value`` becomes one, ``12.5ms`` becomes ``12.5e-3``.
+    stamps : tuple of (pattern, template)
+        Where the line's own time is not in front of the record: regular expressions (Rust syntax) on the whole line
+        and what their groups become, ``[2026-01-31 10:11:12 RANK0] ``. The first that matches counts as the prefix.
+    derived : mapping
+        SAMPLES column -> expression on the columns read; missing keys are null there.
     """
 
     engine: str
@@ -97,6 +110,9 @@ class Family:
     bare: tuple[str, ...] = ()
     flags: Mapping[str, str] = field(default_factory=dict)
     units: frozenset[str] = frozenset(("", "%"))
+    rewrite: tuple[tuple[str, str], ...] = ()
+    stamps: tuple[tuple[str, str], ...] = ()
+    derived: Mapping[str, pl.Expr] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,12 +137,55 @@ class EventRule:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What is read from one kind of line or file, in the words of `rooflog engines`.
+
+    Attributes
+    ----------
+    source : str
+        The line or file, by the words that name it.
+    kind : str
+        Kind of the SAMPLES rows it becomes; empty for other tables.
+    versions : str
+        Versions of the engine whose output was seen or read in source.
+    gives : mapping
+        Column of SAMPLES (or name in ``extra``) -> what the number means.
+    traps : tuple of str
+        What the numbers do not say.
+    """
+
+    source: str
+    kind: str
+    versions: str
+    gives: Mapping[str, str]
+    traps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Dialect:
-    """Everything that is known about the text one engine prints."""
+    """Everything that is known about the text one engine prints.
+
+    Attributes
+    ----------
+    engine : str
+        As in SAMPLES.
+    families, events : tuple
+        Statistic records and server events.
+    reads : tuple of Reading
+        The same for people.
+    finish : callable, optional
+        Takes the records of one file (all engines, in the order of the lines, with SAMPLES' columns) and completes
+        this engine's: what one line alone does not say, such as a block printed over several lines.
+    restarts : callable, optional
+        Takes the same records and returns the line numbers with which a server begins anew without printing it.
+    """
 
     engine: str
     families: tuple[Family, ...]
     events: tuple[EventRule, ...]
+    reads: tuple[Reading, ...] = ()
+    finish: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    restarts: Callable[[pl.DataFrame], list[int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +210,7 @@ class Layout:
 
 
 _PAIR = re.compile(rf"(?P<key>[^{HOLE}]+?): *{HOLE}(?P<unit>[^{HOLE}]*)")
-_EQUATION = re.compile(rf"(?P<key>[^{HOLE}=]+)={HOLE}(?P<unit>)")
+_EQUATION = re.compile(rf"(?P<key>[^{HOLE}=]+?) ?= ?{HOLE}(?P<unit>[^{HOLE}=]*)")
 _COUNT_FIRST = re.compile(rf"{HOLE} (?P<key>[^{HOLE}:]+)")
 _LIST = re.compile(rf"(?P<key>[^{HOLE}]+): \[{HOLE}(?:, {HOLE})*\]")
 _INSIDE_BRACKETS = re.compile(rf"\[{HOLE}(?:, {HOLE})*\]")
@@ -229,6 +288,11 @@ def _read_parts(family: Family, text: str, slots: list[Slot], flags: tuple[str, 
 
 def any_of(literals: Iterable[str]) -> str:
     """Return the Rust regular expression for any of some literals: faster in polars than `contains_any` is."""
+    return _alternatives(tuple(literals))
+
+
+@functools.lru_cache(maxsize=64)
+def _alternatives(literals: tuple[str, ...]) -> str:
     return "|".join(escape(literal) for literal in literals)
 
 

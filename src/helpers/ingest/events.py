@@ -164,7 +164,9 @@ def _telling(literal: str | None) -> int:
     return _READY.index(literal) if literal in _READY else len(_READY)
 
 
-def number_lives(events: list[Event], statistic_lines: Iterable[int], first_life: int = 0) -> list[tuple[int, int]]:
+def number_lives(
+    events: list[Event], statistic_lines: Iterable[int], first_life: int = 0, restarts: Iterable[int] = ()
+) -> list[tuple[int, int]]:
     """Count the server lives of one file and set ``life`` on its events.
 
     A new life begins at a start-up line (banner, argument dump, engine config) once the life before it has shown
@@ -180,6 +182,8 @@ def number_lives(events: list[Event], statistic_lines: Iterable[int], first_life
         Sorted line numbers.
     first_life : int
         Number of the life in which the file begins.
+    restarts : iterable of int
+        Lines with which a server begins anew though its start-up lines may be missing (`Dialect.restarts`).
 
     Returns
     -------
@@ -189,17 +193,20 @@ def number_lives(events: list[Event], statistic_lines: Iterable[int], first_life
     statistics = iter(sorted(set(statistic_lines)))
     next_statistic = next(statistics, None)
     life, begins = first_life, [(1, first_life)]
-    has_run = has_progress = False
+    has_run = has_progress = has_shown = False
     seen: set[str] = set()
-    for event in events:
+    marks = [Event(line_no, "restart", None, "", 0, "") for line_no in restarts]
+    for event in sorted([*events, *marks], key=lambda event: event.line_no):
         while next_statistic is not None and next_statistic < event.line_no:
-            has_run = True
+            has_run = has_shown = True
             next_statistic = next(statistics, None)
-        if event.kind in ("args", "banner"):
-            if has_run or has_progress and (event.literal in seen or not seen):
+        if event.kind in ("args", "banner", "restart"):
+            # a start-up line since the last statistic has begun the life of a restart already
+            again = has_run or has_progress and (event.literal in seen or not seen)
+            if has_shown if event.kind == "restart" else again:
                 life += 1
                 begins.append((event.line_no, life))
-                has_run = has_progress = False
+                has_run = has_progress = has_shown = False
                 seen = set()
             seen.add(event.literal)
         elif event.kind == "ready":

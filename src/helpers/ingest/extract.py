@@ -17,22 +17,27 @@ MEASURES = {
     "new_tok": pl.Int64, "cached_tok": pl.Int64, "decode_tok_per_s": pl.Float64, "prefill_tok_per_s": pl.Float64,
     "accept_len": pl.Float64, "accept_rate_frac": pl.Float64, "graph": pl.Boolean, "retracted_req": pl.Int64,
     "transfer_req": pl.Int64, "prealloc_req": pl.Int64, "iteration": pl.Int64,
+    "span_s": pl.Float64, "n_steps": pl.Float64, "out_tok": pl.Float64,
 }
 """Columns of SAMPLES that a record can fill, with their polars types."""
 
 # A record glued behind another, or another message behind a record, begins with one of these.
 _NEXT_MESSAGE = (
-    r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|"
+    r"(?:\[|\b)[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|"
     r"(?:INFO|WARNING|ERROR|DEBUG)(?: [0-9]{2}-[0-9]{2} |: )|"
+    r"\[[0-9]{2}/[0-9]{2}/[0-9]{4}-[0-9]{2}:|"
     r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker)[^)]*pid=|[0-9]+ Engines Aggregated: |Engine [0-9]+: |"
     r"\[repeated [0-9]+x across cluster\]"
 )
-_NEXT_MESSAGE_PATTERN = re.compile(_NEXT_MESSAGE)
+# TensorRT-LLM prints a time inside its records too
+_NEXT_MESSAGE_PATTERN = re.compile(rf"(?<!timestamp = )(?:{_NEXT_MESSAGE})")
 # In JSON wrappers the record ends at an escaped line feed or the closing quote.
 _JSON_TAIL = r'\\n|"'
 
 
 RecentLayouts = dict[Family, list[str]]
+_FEW_LINES = 2000
+
 _MAX_RECENT = 8
 """Layouts tried before looking closer; real logs have up to six per kind of line."""
 
@@ -79,7 +84,7 @@ def extract(
     samples = [_no_samples()]
     unusual = [lines.clear()]
     lines = lines.with_columns(part=pl.lit(0, pl.Int64))
-    for family in families:
+    for family in _named_in(lines, families):
         if lines.is_empty():
             break
         mine, lines = _claim(family, lines)
@@ -97,12 +102,30 @@ def extract(
     return Records(pl.concat([*samples, records.samples]), records.malformed, looked_at)
 
 
+def _named_in(lines: pl.DataFrame, families: Sequence[Family]) -> list[Family]:
+    """Return the families that some line may name; of many lines, a look at them all costs more than it saves."""
+    if len(lines) > _FEW_LINES:
+        return list(families)
+    text = "\n".join(lines["text"])
+    return [family for family in families if family.literal in text]
+
+
 def _claim(family: Family, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the lines of a family, split at its literal, and the others."""
     claimed = lines["text"].str.contains(family.literal, literal=True)
+    if not claimed.any():
+        return lines.clear(), lines
     halves = pl.col("text").str.splitn(family.literal, 2).struct
     mine = lines.filter(claimed).with_columns(prefix=halves.field("field_0"), body=halves.field("field_1"))
-    return mine, lines.filter(~claimed) if not mine.is_empty() else lines
+    if family.stamps:
+        found = [
+            pl.col("text").str.extract(f"({pattern})").str.replace(pattern, template)
+            for pattern, template in family.stamps
+        ]
+        mine = mine.with_columns(prefix=pl.concat_str("prefix", pl.coalesce(*found, pl.lit(""))))
+    for pattern, replacement in family.rewrite:
+        mine = mine.with_columns(pl.col("body").str.replace_all(pattern, replacement))
+    return mine, lines.filter(~claimed)
 
 
 def _read_unusual(
@@ -121,7 +144,7 @@ def _read_unusual(
         schema={"line_no": pl.Int64, "text": pl.String, "part": pl.Int64},
         orient="row",
     )
-    for family in families:
+    for family in _named_in(pieces, families):
         mine, pieces = _claim(family, pieces)
         if not mine.is_empty():
             read, failed = _read_whole(family, mine, recent.setdefault(family, []))
@@ -138,7 +161,8 @@ def _read_whole(family: Family, lines: pl.DataFrame, recent: list[str]) -> tuple
     clipped = failed.with_columns(
         body=pl.col("body").str.replace(f"(?s:(?:{_NEXT_MESSAGE}|{_JSON_TAIL}).*)$", ""), _before=pl.col("body")
     )
-    is_changed = pl.col("body") != pl.col("_before")
+    # a point right before the other text: it broke into a number
+    is_changed = (pl.col("body") != pl.col("_before")) & ~pl.col("body").str.contains(r"[0-9]\.$")
     again = clipped.filter(is_changed).drop("_before", "reason")
     if again.is_empty():
         return read, failed
@@ -147,6 +171,7 @@ def _read_whole(family: Family, lines: pl.DataFrame, recent: list[str]) -> tuple
     return pl.concat([read, read_again]), pl.concat([failed, failed_again])
 
 
+@functools.lru_cache(maxsize=1)
 def _no_samples() -> pl.DataFrame:
     where = {"line_no": pl.Int64, "part": pl.Int64, "text": pl.String, "prefix": pl.String, "engine": pl.String,
              "kind": pl.String}
@@ -164,19 +189,26 @@ def _read_family(
     if lines.is_empty():
         return pl.concat(read), pl.concat(failed)
     lines = lines.with_columns(layout=pl.col("body").str.replace_all(VALUE_PATTERN, HOLE))
-    for group in lines.partition_by("layout"):
+    verdicts = [(layout, *_judge(family, layout, named)) for layout in lines["layout"].unique(maintain_order=True)]
+    judged = pl.DataFrame(
+        verdicts, schema={"layout": pl.String, "is_read": pl.Boolean, "reason": pl.String}, orient="row"
+    )
+    lines = lines.join(judged, on="layout", maintain_order="left")
+    failed.append(lines.filter(pl.col("reason").is_not_null()).select(failed[0].columns))
+    for group in lines.filter("is_read").drop("is_read", "reason").partition_by("layout"):
         layout = group["layout"][0]
-        group = group.drop("layout")
-        understood = read_layout(family, layout)
-        if any(literal in layout for literal in named):
-            failed.append(group.with_columns(reason=pl.lit("another record begins in it")))
-        elif understood.reason is not None:
-            failed.append(group.with_columns(reason=pl.lit(understood.reason)))
-        elif not understood.is_prose:
-            recent.insert(0, layout)
-            del recent[_MAX_RECENT:]
-            _apply(family, layout, group, read, failed)
+        recent.insert(0, layout)
+        del recent[_MAX_RECENT:]
+        _apply(family, layout, group.drop("layout"), read, failed)
     return pl.concat(read), pl.concat(failed)
+
+
+def _judge(family: Family, layout: str, named: Sequence[str]) -> tuple[bool, str | None]:
+    """Tell whether lines of a layout are read, and why not; prose is not read for no reason."""
+    understood = read_layout(family, layout)
+    if any(literal in layout for literal in named):
+        return False, "another record begins in it"
+    return understood.reason is None and not understood.is_prose, understood.reason
 
 
 def _apply(
@@ -211,17 +243,34 @@ def _no_malformed() -> pl.DataFrame:
 def _read_values(family: Family, layout: Layout, group: pl.DataFrame) -> pl.DataFrame:
     """Turn the values of one layout's lines into columns; ``reason`` is empty where all could be read."""
     columns: dict[str, pl.Expr] = {name: pl.lit(None, dtype) for name, dtype in MEASURES.items()}
+    columns |= {key.column: pl.lit(None, _type_of(key)) for key in family.keys.values() if _is_scratch(key)}
+    if family.kind == "iteration":
+        columns["n_steps"] = pl.lit(1.0)
     problems = []
     for slot in layout.slots:
         if slot.key is None:
             continue
         value = pl.col("values").struct.field(str(slot.index + 1))
         is_required = any(slot.name in choice for choice in family.required)
-        columns[slot.key.column], is_bad = _convert(slot.key, value, is_required=is_required)
+        number, is_bad = _convert(slot.key, value, is_required=is_required)
+        columns[slot.key.column] = number.cast(_type_of(slot.key))
         problems.append(pl.when(is_bad).then(pl.concat_str(pl.lit(f"{slot.name!r} is "), value)))
     reason = pl.coalesce(*problems, pl.lit("")) if problems else pl.lit("")
     return group.with_columns(**columns, extra=_extra(layout), reason=reason, engine=pl.lit(family.engine),
-                              kind=pl.lit(family.kind))
+                              kind=pl.lit(family.kind)).with_columns(**family.derived)
+
+
+def _is_scratch(key: Key) -> bool:
+    return key.column.startswith("_")
+
+
+def _type_of(key: Key) -> pl.DataType | type[pl.DataType]:
+    """Return the type of a key's column."""
+    return MEASURES.get(key.column, pl.Int64 if key.read == "count" else pl.Float64)
+
+
+_SCALES = {"percent": 100.0, "ms": 1000.0}
+"""Divisors from what is printed to base units."""
 
 
 def _convert(key: Key, value: pl.Expr, *, is_required: bool) -> tuple[pl.Expr, pl.Expr]:
@@ -235,15 +284,14 @@ def _convert(key: Key, value: pl.Expr, *, is_required: bool) -> tuple[pl.Expr, p
     number = value.cast(pl.Float64, strict=False)
     is_bad = number.is_null() | number.is_infinite() | (number < 0)
     is_bad = is_bad | number.is_nan() if is_required else is_bad
-    scale = 100.0 if key.read == "percent" else 1.0
-    return number / scale, is_bad
+    return number / _SCALES.get(key.read, 1.0), is_bad
 
 
 def _extra(layout: Layout) -> pl.Expr:
     """Return the other values of a line as a JSON object with the digits as printed."""
     items: list[list[pl.Expr]] = []
     for slot in layout.slots:
-        if slot.key is None:
+        if slot.key is None or _is_scratch(slot.key):
             name = f"{slot.name} ({slot.unit.strip()})" if slot.unit else slot.name
             items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: "), _json_value(slot.index)])
     for name, indices in layout.lists:

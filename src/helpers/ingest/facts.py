@@ -17,14 +17,17 @@ _SGLANG = {
     "num_draft_tokens": "speculative_num_draft_tokens",
     "num_draft_steps": "speculative_num_steps", "dtype": "dtype", "kv_cache_dtype": "kv_cache_dtype",
     "quantization": "quantization", "enable_mixed_chunk": "enable_mixed_chunk",
-    "disaggregation_mode": "disaggregation_mode",
+    "disaggregation_mode": "disaggregation_mode", "nnodes": "nnodes", "node_rank": "node_rank",
 }
 _VLLM = {
     "model": "model", "tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeline_parallel_size",
     "max_running_requests": "max_num_seqs", "chunked_prefill_size": "max_num_batched_tokens",
     "kv_block_size": "block_size", "dtype": "dtype", "kv_cache_dtype": "kv_cache_dtype",
     "quantization": "quantization", "enable_prefix_caching": "enable_prefix_caching",
+    "nnodes": "nnodes", "node_rank": "node_rank",
 }
+_KV_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+"""vLLM's role in a transfer of keys and values -> SGLang's word for the worker; ``kv_both`` serves either."""
 _DECODE_GRAPHS = ("target decode", "target verify", None)
 """Names of the graphs whose sizes pad a decode step; draft and prefill graphs have sizes of their own."""
 
@@ -45,8 +48,8 @@ def collect_facts(events: Iterable[Event], engine: str | None) -> dict[str, Any]
         Only what the lines say: model, tp, dp, pp, ep, dp_attention, decode_log_interval, page_size,
         max_running_requests, context_length_max, chunked_prefill_size, captured_batch_sizes, kv_pool_tokens,
         kv_block_size, cuda_graph_enabled, speculative_algorithm, num_draft_tokens, dtype, kv_cache_dtype,
-        quantization, enable_overlap_schedule, engine_version, args, .... ``num_draft_tokens`` is as the engine
-        counts: SGLang includes the verified root token, vLLM does not.
+        quantization, enable_overlap_schedule, disaggregation_mode, nnodes, node_rank, engine_version, args, ....
+        ``num_draft_tokens`` is as the engine counts: SGLang includes the verified root token, vLLM does not.
     """
     events = list(events)
     args: dict[str, Any] = {}
@@ -110,6 +113,7 @@ def _from_vllm_args(args: Mapping[str, Any]) -> dict[str, Any]:
     speculative = _nested(args.get("speculative_config"))
     facts["speculative_algorithm"] = speculative.get("method")
     facts["num_draft_tokens"] = speculative.get("num_spec_tokens", speculative.get("num_speculative_tokens"))
+    facts["disaggregation_mode"] = _KV_ROLES.get(str(_nested(args.get("kv_transfer_config")).get("kv_role")))
     if args.get("enable_expert_parallel"):
         facts["ep"] = args.get("tensor_parallel_size", 1) * args.get("data_parallel_size", 1)
     return facts

@@ -8,26 +8,21 @@ OPAQUE = {
         '"event": "request.', '"event":"request.',
     ),
     "state dump": ("Dumping input data for", "Dumping scheduler output", "Dumping scheduler stats"),
-    "LMDeploy statistic": ("Avg thr (in/out):",),
-    "SGLang fork statistic": ("Decode rank batch", "Prefill rank batch"),
 }
 """Name -> literals of lines that may quote anything, user text included: nothing else in them counts."""
 
 KNOWN = {
-    "access line": ('HTTP/1.1"', 'HTTP/2"'),
-    "TensorRT-LLM statistic": ("iter = ", "inflightBatchingStats", "libtensorrtllm"),
-    "TensorRT-LLM": ("[TRT-LLM]", "[TensorRT-LLM]"),
-    "llama.cpp statistic": (
-        "eval time =", "slot print_timing", "n_decoded =", "n_gen =", "draft acceptance rate =",
-        "#mean acc len =",
-    ),
+    "access line": ('HTTP/1.1"', 'HTTP/2"', "[GIN] "),
+    "TensorRT-LLM /metrics element": ('"iterLatencyMS"', '"inflightBatchingStats"'),
+    "TensorRT-LLM": ("[TRT-LLM]", "[TensorRT-LLM]", "libtensorrtllm"),
     "llama.cpp": (
         "slot      release", "slot launch_slot", "slot update_slots", "srv  update_slots", "srv    load_model",
+        "slot get_availabl", "slot print_timing", "slot   load_model", "slot         init", "srv  llama_server",
+        "eval time =", "common_perf_print", "llama_perf_", "llama_model_loader", "common_params_print_info",
+        "failed to find free space in the KV cache",
     ),
-    "TGI statistic": ('time_per_token="',),
-    "LightLLM statistic": ("mean_per_token_cost_time",),
-    "KTransformers statistic": ("Performance(T/s):",),
-    "Ollama statistic": ("eval rate:",),
+    "TGI": ("text_generation_launcher", "text_generation_router"),
+    "Ollama": ("level=INFO source=", "level=WARN source=", "level=ERROR source=", "level=DEBUG source="),
     "web server": (
         "Started server process", "Waiting for application", "Application shutdown complete", "Uvicorn running on",
         "Finished server process", "Route: ", "Available routes are",

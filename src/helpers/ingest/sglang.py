@@ -5,7 +5,7 @@ Order of keys, prefix and version do not matter; a key that is not listed here i
 
 from __future__ import annotations
 
-from helpers.ingest.dialect import HOLE, Dialect, EventRule, Family, Key
+from helpers.ingest.dialect import HOLE, Dialect, EventRule, Family, Key, Reading
 
 _POOL = {
     "#token": Key("used_tok"),
@@ -71,7 +71,7 @@ PREFILL = Family(
         "#new-token": Key("new_tok"),
         "#cached-token": Key("cached_tok"),
         **_POOL,
-            **_DISAGGREGATION,
+        **_DISAGGREGATION,
         "input throughput (token/s)": Key("prefill_tok_per_s", "rate"),
     },
     required=(("#new-seq",), ("#new-token",), ("#cached-token",), ("#queue-req",)),
@@ -95,6 +95,26 @@ FILL_0_1 = Family(
     begins=("#",),
     separator=r"\. ",
 )
+
+_RANK_ROUNDS = tuple(
+    Family(
+        engine="sglang",
+        kind="aux",
+        literal=f"{stage} rank batch",
+        keys={},
+        required=(("gpu-ms",),),
+        head=",(?: +|$)",
+        begins=("#", "rank: "),
+        flags={" (split unavailable)": "split unavailable", " (wait by family)": "wait by family"},
+        rewrite=(
+            (r" \(compute ([0-9.]+), wait ([0-9.]+)\)", ", compute-ms: ${1}, wait-ms: ${2}"),
+            (r" \(split unavailable(?s:.*)$", " (split unavailable)"),
+            (r" \(wait by family(?s:.*)$", " (wait by family)"),
+        ),
+    )
+    for stage in ("Decode", "Prefill")
+)
+"""A fork with uneven tensor parallelism prints each rank's device time per round; kept in ``extra``, never fitted."""
 
 _NUMBER = r"[\d,]*\d(?:\.\d+)?"
 
@@ -163,4 +183,55 @@ EVENTS = (
     EventRule("profile_stop", "Profiling done"),
 )
 
-DIALECT = Dialect("sglang", (DECODE, PREFILL, FILL_0_1, DECODE_0_1), EVENTS)
+READS = (
+    Reading(
+        source="Decode batch",
+        kind="decode",
+        versions="0.1.16 to 0.5.23, sglang-jax, Ascend builds, HiSparse, hybrid models, ragged verify",
+        gives={
+            "decode_tok_per_s": "tokens generated over wall time since the decode line before of this rank (40 steps "
+                                "unless --decode-log-interval says else); accepted drafts included, first tokens not",
+            "running_req": "requests of the last step: a point sample, one micro-batch under pipeline parallelism, one "
+                           "rank under DP attention (sglang-jax: all DP ranks)",
+            "used_tok": "KV slots of running requests, without reusable prefix cache, rounded up to pages; of hybrid "
+                        "models the full-attention pool, of HiSparse the part on the device",
+            "kv_used_frac": "used_tok over the pool, two decimals",
+            "accept_len": "tokens per request per round since the line before, bonus token included",
+            "accept_rate_frac": "up to 0.5.10 accept_len / drafts, since 0.5.12 (accept_len - 1) / (drafts - 1)",
+            "graph": "the last step replayed a captured graph, whatever the device's name",
+            "extra": "by printed name: swa and mamba pools, cap len, block accept len, est. TFLOPS/s and BW, occupancy",
+        },
+        traps=(
+            "the first line after start, idle or a prefill divides by that time too: 100 to 1000 times too low",
+            "#token frozen while lines go on: the KV pool is full, or HiSparse before 0.5.14; its growth tells nothing",
+            "mamba num is state slots, 1 to 4 per request; #token 0 with a running request is one that just finished",
+            "est. read BW charges all weights to each token: above the hardware's peak at any batch, never an input",
+            "cap len and block accept len belong to ragged verification: accept len alone is tokens per round",
+            "throughput includes the overshoot step of finished requests, and pauses of whatever kind",
+        ),
+    ),
+    Reading(
+        source="Prefill batch",
+        kind="prefill",
+        versions="0.1.16 to 0.5.23 and forks",
+        gives={
+            "new_tok": "prompt tokens computed in this forward",
+            "cached_tok": "prompt tokens of newly admitted requests that the prefix cache held",
+            "running_req": "requests already decoding, the new ones not counted",
+            "prefill_tok_per_s": "tokens over the gap between prefill lines: idle and decode time are in it",
+        },
+        traps=(
+            "input throughput is no rate of the hardware in any version; sum new_tok over a window instead",
+            "a long prompt is several lines; up to 0.5.8 a line says the batch was formed, later that it is done",
+        ),
+    ),
+    Reading(
+        source="Decode rank batch, Prefill rank batch",
+        kind="aux",
+        versions="a fork of 2026 with uneven tensor parallelism",
+        gives={"extra": "gpu-ms of one round on one rank, split into compute and wait where it could be"},
+        traps=("lines are flushed in bursts: the stamp in front is late by seconds, t: is the round's own",),
+    ),
+)
+
+DIALECT = Dialect("sglang", (DECODE, PREFILL, FILL_0_1, *_RANK_ROUNDS, DECODE_0_1), EVENTS, READS)

@@ -12,6 +12,11 @@ import polars as pl
 _MAX_APART_US = 1_500_000
 """A window's two lines are printed in one call; stamps have 1 s resolution, so they differ by at most one tick."""
 
+_POSITIONS = "Per-position acceptance rate"
+
+_ABSURD = 1e15
+"""Larger counts and rates are garbled text."""
+
 _AGREES_FRAC = 0.03
 """Relative difference of two counts of rounds that rounding of the printed rates explains."""
 
@@ -22,11 +27,26 @@ def rounds_drafted(extra: dict[str, Any]) -> float:
     The per-position rates add up to accepted / rounds; Drafted / positions would assume that every round proposes
     a full draft, which n-gram speculation does not.
     """
-    accepted, positions = extra["Accepted (tokens)"], extra["Per-position acceptance rate"]
+    accepted, positions = extra["Accepted (tokens)"], extra[_POSITIONS]
     if accepted and sum(positions) > 0:
         rounds = accepted / sum(positions)
         return round(rounds) if abs(rounds - round(rounds)) < 0.25 else rounds
     return extra["Drafted (tokens)"] / len(positions)
+
+
+def _read_numbers(text: str) -> dict[str, Any]:
+    """Return the values of ``extra`` that are numbers, or lists of them, with which a count can be meant."""
+    numbers = {}
+    for name, value in json.loads(text).items():
+        values = value if isinstance(value, list) else [value]
+        if values and all(isinstance(one, (int, float)) and abs(one) < _ABSURD for one in values):
+            numbers[name] = value
+    return numbers
+
+
+def _is_v1(extra: dict[str, Any]) -> bool:
+    """Tell whether the line holds what the rounds are counted from."""
+    return isinstance(extra.get(_POSITIONS), list) and "Accepted (tokens)" in extra and "Drafted (tokens)" in extra
 
 
 @dataclass(frozen=True)
@@ -74,9 +94,9 @@ def join_speculation(samples: pl.DataFrame) -> pl.DataFrame:
     if len(spec_rows) == 0:
         return samples
     accept_len: list[float | None] = samples["accept_len"].to_list()
-    extras = [json.loads(text) for text in samples["extra"].gather(spec_rows)]
+    extras = [_read_numbers(text) for text in samples["extra"].gather(spec_rows)]
     for row, extra in zip(spec_rows.tolist(), extras, strict=True):
-        accept_len[row] = _accept_len_v1(extra) if "Per-position acceptance rate" in extra else _accept_len_v0(extra)
+        accept_len[row] = _accept_len_v1(extra) if _is_v1(extra) else _accept_len_v0(extra)
     windows = _pair(samples, spec_rows, extras)
     is_partial = _has_rounds_without_draft(windows)
     for window in windows:
@@ -98,12 +118,13 @@ def _pair(samples: pl.DataFrame, spec_rows: np.ndarray, extras: list[dict[str, A
     taken: set[int] = set()
     for row, extra in zip(spec_rows.tolist(), extras, strict=True):
         at = int(np.searchsorted(stats_rows, row))
-        for index in (at - 1, at) if "Per-position acceptance rate" in extra else ():
+        for index in (at - 1, at) if _is_v1(extra) else ():
             if not 0 <= index < len(stats_rows) or index in taken:
                 continue
             neighbour = int(stats_rows[index])
             here, there = stamp[row], stamp[neighbour]
-            is_near = here is None or there is None or abs(here - there) <= _MAX_APART_US
+            # where only one of the two carries a stamp they were not printed in one call
+            is_near = here is there is None or None not in (here, there) and abs(here - there) <= _MAX_APART_US
             if is_near and rank[row] in (None, rank[neighbour]):
                 taken.add(index)
                 values = stats.row(index, named=True)

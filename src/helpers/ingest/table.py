@@ -1,4 +1,4 @@
-"""A hand-typed CSV table of running requests and decode rate, read into LEVELS."""
+"""A table of levels, read into LEVELS: typed by hand as CSV, or what a benchmark of fixed batches printed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from helpers.ingest.benches import is_bench, read_bench
 from helpers.ingest.lines import FileReader
 from helpers.ingest.sources import SourceLike
 from helpers.schema import LEVELS, LogFormatError, conform
@@ -27,18 +28,18 @@ STEP_LIMITS_S = (1e-6, 1e5)
 
 
 def is_table(path: SourceLike) -> bool:
-    """Tell whether a path is a CSV table of levels: by its first line that is no comment, or else by its name."""
+    """Tell whether a path is a table of levels: by its first line, its name, or the words of a benchmark."""
     if str(path) == "-" or not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
         head = file.read(65536).decode("utf-8", errors="replace").removeprefix("\ufeff")
     lines = (line for line in head.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     header = {name.strip() for name in next(lines, "").split(",")}
-    return set(REQUIRED) <= header or str(path).lower().endswith(".csv")
+    return set(REQUIRED) <= header or str(path).lower().endswith(".csv") or is_bench(head)
 
 
 def read_table(path: SourceLike) -> pd.DataFrame:
-    """Read a CSV table into LEVELS.
+    """Read a CSV table, or the output of a benchmark (see `benches.read_bench`), into LEVELS.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ def read_table(path: SourceLike) -> pd.DataFrame:
     """
     name = str(path)
     text = b"".join(chunk.text for chunk in FileReader(name).chunks()).decode().removeprefix("\ufeff")
+    if is_bench(text):
+        return read_bench(name, text)
     numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1)
                 if line.strip() and not line.lstrip().startswith("#")]
     if not numbered:

@@ -5,7 +5,7 @@ V0 says Pending and Swapped where V1 says Waiting; the device in front of ``KV c
 
 from __future__ import annotations
 
-from helpers.ingest.dialect import HOLE, Dialect, EventRule, Family, Key
+from helpers.ingest.dialect import HOLE, Dialect, EventRule, Family, Key, Reading
 
 _USAGE = {" KV cache usage": Key("kv_used_frac", "percent", "%")}
 # V0 prints a second, swap pool under the name CPU; on a CPU server it is the only pool
@@ -56,7 +56,10 @@ ITERATION = Family(
     kind="iteration",
     literal="Iteration(",
     keys={
+        "context tokens": Key("new_tok"),
         "generation requests": Key("running_req"),
+        "generation tokens": Key("out_tok"),
+        "iteration elapsed time": Key("span_s", "ms", " ms"),
         **_CPU_USAGE,
     },
     required=(
@@ -156,6 +159,62 @@ EVENTS = (
     EventRule("profile_stop", "Stopping profiler"),
 )
 
+READS = (
+    Reading(
+        source="Iteration(n)",
+        kind="iteration",
+        versions="0.14 and later with --enable-logging-iteration-details",
+        gives={
+            "span_s": "iteration elapsed time",
+            "running_req": "generation requests of exactly this step",
+            "extra": "context requests and tokens, generation tokens (scheduled slots, drafts included)",
+        },
+        traps=(
+            "under async scheduling the elapsed time is what the loop still had to wait, less than a step",
+            "the gap between two iterations is not in it: the client waits longer",
+            "(dummy) is a step of a data-parallel engine without requests",
+        ),
+    ),
+    Reading(
+        source="Avg prompt throughput",
+        kind="stats",
+        versions="0.2 to 0.33, V0 and V1",
+        gives={
+            "decode_tok_per_s": "tokens that reached the API server since its last line over that time (5 s V0, 10 s "
+                                "V1), first tokens and accepted drafts included",
+            "prefill_tok_per_s": "prompt tokens, the whole prompt credited at its first token; cached ones counted up "
+                                 "to 0.14, not since 0.20",
+            "running_req": "running requests at the end of the window, chunked prefills among them",
+            "queue_req": "waiting (V0: pending)",
+            "kv_used_frac": "share of the KV pool in use, a point sample",
+        },
+        traps=(
+            "ten seconds hold hundreds of steps and all prefills between: the ratio is a step only in quiet windows",
+            "last windows of a run average in idle time; idle windows print nothing after the second",
+            "one line per engine under data parallelism, to be added; several API servers each see their share",
+            "Preemptions never prints",
+        ),
+    ),
+    Reading(
+        source="SpecDecoding metrics, Speculative metrics",
+        kind="spec",
+        versions="V0; V1 0.8 to 0.33",
+        gives={"accept_len": "1 + accepted / rounds from the counts, bonus token included in every version",
+               "accept_rate_frac": "accepted / drafted tokens"},
+        traps=(
+            "its throughputs count since the speculation line before, minutes if idle: never used",
+            "Mean acceptance length left out the bonus token in 0.8",
+        ),
+    ),
+    Reading(
+        source="MFU, KV Transfer metrics, Prefix cache hit rate",
+        kind="aux",
+        versions="0.14 and later; V0",
+        gives={"extra": "as printed"},
+        traps=("MFU counts estimated work, no measurement",),
+    ),
+)
+
 DIALECT = Dialect(
-    "vllm", (STATS, SPEC, ITERATION, MFU, KV_TRANSFER, PREFIX_CACHE_V0, SPEC_V0), EVENTS
+    "vllm", (STATS, SPEC, ITERATION, MFU, KV_TRANSFER, PREFIX_CACHE_V0, SPEC_V0), EVENTS, READS
 )
