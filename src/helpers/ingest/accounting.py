@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import polars as pl
+
+if TYPE_CHECKING:
+    from helpers.ingest.scan import FileScan
 
 CLASSES = ("statistic", "event", "other_known", "other", "malformed")
 """Every line is exactly one of these; a line that names a statistic but cannot be read whole is malformed."""
@@ -32,7 +37,7 @@ class Accounting:
     Attributes
     ----------
     lines_total : int
-        Line feeds, plus one for a last line without.
+        Line feeds, plus one for a last line without. Of a file that is one JSON value: its elements.
     lines : mapping
         CLASSES -> number of lines; they add up to ``lines_total``, always.
     by_kind : mapping
@@ -45,7 +50,8 @@ class Accounting:
         The first ones.
     oddities : mapping
         nul_bytes, crlf (lines), ansi (lines), invalid_utf8 (bytes or runs of them), truncated_last_line, long_lines,
-        cut_lines (above the limit of memory), glued_records (lines), utf16 (files).
+        cut_lines (above the limit of memory), glued_records (lines), utf16 (files), control_codes (lines),
+        split_lines and folded_lines (later parts of a line that a runtime or a terminal had split).
     notes : tuple of str
         What was skipped, dropped or doubtful, in words.
     """
@@ -77,3 +83,32 @@ class Accounting:
         rows = {**{file: dict(lines) for file, lines in self.per_file.items()}, "all": dict(self.lines)}
         table = pd.DataFrame.from_dict(rows, orient="index", columns=list(CLASSES)).rename_axis("file")
         return table.assign(lines_total=table.sum(axis=1))
+
+
+def add_up(scans: Sequence[FileScan], kinds: pl.Series, notes: Sequence[str]) -> Accounting:
+    """Add up the lines of all files.
+
+    Parameters
+    ----------
+    scans : sequence of FileScan
+        What was found in each file.
+    kinds : Series of str
+        Kind of every record.
+    notes : sequence of str
+        What was skipped, dropped or doubtful.
+    """
+    lines, oddities, known = Counter[str](), Counter[str](), Counter[str]()
+    for scan in scans:
+        lines.update(scan.lines)
+        known.update(scan.known)
+        oddities.update(scan.oddities)
+    return Accounting(
+        lines_total=sum(scan.n_lines for scan in scans),
+        lines={name: lines[name] for name in CLASSES},
+        by_kind=dict(sorted(kinds.value_counts().iter_rows())),
+        per_file={scan.path: {name: scan.lines[name] for name in CLASSES} for scan in scans},
+        known={name: count for name, count in known.most_common() if count},
+        malformed=tuple(line for scan in scans for line in scan.malformed)[:MAX_EXAMPLES],
+        oddities={name: count for name, count in sorted(oddities.items()) if count},
+        notes=tuple(notes),
+    )

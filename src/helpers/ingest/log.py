@@ -1,13 +1,15 @@
-"""`read_log`: from whatever holds a server log to SAMPLES, EVENTS, facts and the accounting of every line."""
+"""`read_log`: from whatever holds a server log to SAMPLES, EVENTS, facts and the accounting of every line.
+
+A file is a log of text lines (`scan`) or an export of another format (`exports`); both end in the same tables.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,26 @@ import pandas as pd
 import polars as pl
 
 from helpers.ingest import facts as facts_of
-from helpers.ingest import stamps
-from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, Accounting
+from helpers.ingest import lives, stamps
+from helpers.ingest.accounting import Accounting, add_up
+from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import INTERNAL_KINDS, Event, number_lives, settle
+from helpers.ingest.export_scan import ExportScan
+from helpers.ingest.exports import find_export
+from helpers.ingest.log_tables import to_events, to_moments, to_samples
+from helpers.ingest.nearest import describe_contents, describe_unread, expected_lines
 from helpers.ingest.scan import FileScan, scan_file
 from helpers.ingest.sources import Source, SourceLike, find_inputs, stem_of
 from helpers.ingest.speculation import join_speculation
 from helpers.ingest.table import is_table
-from helpers.schema import EVENTS, SAMPLES, LogFormatError, check, conform
+from helpers.ingest.workers import tell_apart
+from helpers.schema import MOMENTS, LogFormatError
 
-_TELLING_KINDS = ["prefill", "decode", "stats", "iteration"]
+LAW_KINDS = ("iteration", "counters", "decode", "stats", "request")
+"""Kinds of records that a law can rest on, best first: single steps, counted steps, averages over steps, over windows,
+over a whole request."""
+
+_TELLING_KINDS = [*LAW_KINDS, "prefill"]
 """Kinds that make a file a server log; a lone spec line is what a client's note quotes."""
 
 _MAX_BACK_US = 60 * 10**6
@@ -46,10 +58,14 @@ class Log:
     facts : tuple of dict
         One per server life, indexed by ``server_life``; only what the start-up lines say.
     engine : str
-        sglang or vllm: the one with most records.
+        The one with most records.
     engine_version : str or None
         As printed at start-up; SGLang prints none.
     sources : tuple of Source
+    moments : DataFrame, schema MOMENTS
+        Cumulative sums over decode steps, where a source holds them; else empty.
+    source_kinds : tuple of str
+        Kinds of records that a law can rest on, best first. `segment` uses the best one of each server life.
     """
 
     samples: pd.DataFrame
@@ -59,6 +75,8 @@ class Log:
     engine: str
     engine_version: str | None
     sources: tuple[Source, ...]
+    moments: pd.DataFrame = field(default_factory=MOMENTS.empty)
+    source_kinds: tuple[str, ...] = ()
 
 
 @dataclass
@@ -70,6 +88,7 @@ class _Part:
     events: pl.DataFrame
     engine: str | None
     notes: list[str]
+    moments: pl.DataFrame | None = None
 
     @property
     def span_us(self) -> tuple[int, int] | None:
@@ -79,7 +98,7 @@ class _Part:
 
 
 def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | None = None) -> Log:
-    """Read one or several server logs of SGLang or vLLM.
+    """Read one or several server logs, or exports of the same servers (scrapes, snapshots, records of steps).
 
     Parameters
     ----------
@@ -103,14 +122,21 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
     input. A file continues the server life of the file before it only if it is a rotated part of the same log
     (same name but for numbers, no start-up line before its first statistic, beginning where the other ends); every
     other file begins a new life, so logs of the ranks of one server should be concatenated to be read as one.
-    A wrapper's time stamp is used only in files whose statistic lines carry none of their own.
+    A wrapper's time stamp is used only in files whose statistic lines carry none of their own. An export belongs to
+    the server life of a log of the same engine whose time it lies in, else to one of its own.
     """
     inputs = find_inputs(source)
     sizes = [os.path.getsize(path) if path != "-" else 0 for path in inputs.paths]
     parts, notes = [], list(inputs.notes)
     for index, path in enumerate(inputs.paths):
         report = functools.partial(_report, progress, sum(sizes[:index]), sum(sizes)) if progress else None
-        scan = scan_file(path, report)
+        try:
+            scan = _scan(path, report)
+        except LogFormatError as error:
+            if not inputs.is_searched or find_export(path) is None:
+                raise
+            notes.append(f"skipped {error}")
+            continue
         has_statistics = any(frame["kind"].is_in(_TELLING_KINDS).any() for frame in scan.samples)
         if not has_statistics and (inputs.is_searched or len(inputs.paths) > 1) and not scan.lines["malformed"]:
             notes.append(f"skipped {path}: no statistic line among {scan.n_lines} lines ({_nearest(scan)})")
@@ -122,9 +148,20 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
         parts.append(_prepare(scan))
     if not parts:
         raise LogFormatError(
-            f"{', '.join(inputs.paths)}: expected statistic lines of SGLang or vLLM, found none; {notes[-1]}"
+            f"{', '.join(inputs.paths)}: expected statistic lines ({expected_lines()}), found none; {notes[-1]}"
         )
     return _combine(_in_time_order(parts) if inputs.is_searched else parts, notes)
+
+
+def _scan(path: str, report: Callable[[int], None] | None) -> FileScan:
+    """Read a file by the reader that its first bytes ask for."""
+    export = find_export(path)
+    if export is None:
+        return scan_file(path, report)
+    scan = export.read(path)
+    if report is not None:
+        report(scan.n_bytes)
+    return scan
 
 
 def _report(progress: Progress, done_before: int, total: int, done: int) -> None:
@@ -135,14 +172,24 @@ def _report(progress: Progress, done_before: int, total: int, done: int) -> None
 def _prepare(scan: FileScan) -> _Part:
     """Put one file's records into one table and on one clock."""
     samples = pl.concat(scan.samples).with_columns(pl.col("stamp").cast(pl.Int64).alias("us"))
-    samples = join_speculation(samples)
+    told: list[str] = []
+    if not isinstance(scan, ExportScan):
+        samples, told = tell_apart(samples)
+        samples = join_speculation(samples)
+        for finish in (dialect.finish for dialect in DIALECTS if dialect.finish is not None):
+            samples = finish(samples)
     engine = samples["engine"].value_counts(sort=True)["engine"][0]
     events = _event_stamps(scan.events)
     has_own = bool(samples["stamp_kind"].is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE]).any())
     if has_own:
         samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
     samples, events = _unroll(samples, events)
-    return _Part(scan, samples, events, engine, _doubts(scan.path, samples))
+    if isinstance(scan, ExportScan):
+        moments = pl.concat(scan.moments) if scan.moments else None
+        if moments is not None:
+            moments = moments.with_columns(us=pl.col("stamp").cast(pl.Int64), shown=pl.col("stamp").cast(pl.Int64))
+        return _Part(scan, samples, events, engine, list(scan.notes), moments)
+    return _Part(scan, samples, events, engine, [*scan.notes, *told, *_doubts(scan.path, samples)])
 
 
 def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
@@ -193,40 +240,69 @@ def _in_time_order(parts: list[_Part]) -> list[_Part]:
 
 def _combine(parts: list[_Part], notes: list[str]) -> Log:
     """Count the lives over all files, set the origin of the clock and build the tables."""
-    all_events: list[Event] = []
-    samples, events, engines = [], [], Counter[str]()
+    logs = [part for part in parts if not isinstance(part.scan, ExportScan)]
+    n_lives = _number_logs(logs, notes)
+    parts = [*logs, *(part for part in parts if isinstance(part.scan, ExportScan))]
+    n_lives = _place_exports(parts, len(logs), n_lives, notes)
+    engines = Counter[str]()
+    for part in parts:
+        engines.update(dict(part.samples["engine"].value_counts().iter_rows()))
+    engine = engines.most_common(1)[0][0]
+    if len(engines) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in engines.most_common())
+        notes.append(f"records of more than one engine ({counts}): no law holds for both, read them one by one")
+    tables = [pl.concat([part.samples for part in parts], how="diagonal"), pl.concat([part.events for part in parts])]
+    moments = [part.moments for part in parts if part.moments is not None]
+    table, stamped, *sums = _count_seconds([*tables, *([pl.concat(moments)] if moments else [])], notes)
+    kept = _settled(parts)
+    facts = _facts(parts, n_lives)
+    present = set(table["kind"].unique())
+    return Log(
+        samples=to_samples(table),
+        events=to_events(kept, stamped),
+        accounting=add_up([part.scan for part in parts], table["kind"], notes),
+        facts=facts,
+        engine=engine,
+        engine_version=next((fact["engine_version"] for fact in facts if "engine_version" in fact), None),
+        sources=tuple(Source(p.scan.path, p.scan.sha256, p.scan.n_bytes) for p in parts),
+        moments=to_moments(sums[0]) if sums else MOMENTS.empty(),
+        source_kinds=tuple(kind for kind in LAW_KINDS if kind in present),
+    )
+
+
+def _number_logs(parts: list[_Part], notes: list[str]) -> int:
+    """Count the lives of the logs and mark them; return how many there are."""
     life = -1
     before: _Part | None = None
     for part in parts:
         first_life = life if before is not None and _continues(part, before) else life + 1
-        begins = number_lives(part.scan.events, part.samples["line_no"].to_list(), first_life)
+        restarts = [line for dialect in DIALECTS if dialect.restarts for line in dialect.restarts(part.samples)]
+        begins = number_lives(part.scan.events, part.samples["line_no"].to_list(), first_life, restarts)
         life = begins[-1][1]
         starts = np.array([line_no for line_no, _ in begins])
-        numbers = np.searchsorted(starts, part.samples["line_no"].to_numpy(), side="right") - 1 + first_life
-        path = pl.lit(part.scan.path)
-        samples.append(part.samples.with_columns(server_life=pl.Series(numbers), file=path))
-        events.append(part.events.with_columns(file=path))
-        all_events += part.scan.events
-        engines.update(dict(part.samples["engine"].value_counts().iter_rows()))
+        part.samples, part.events = (
+            table.with_columns(file=pl.lit(part.scan.path), server_life=pl.Series(
+                np.searchsorted(starts, table["line_no"].to_numpy(), side="right") - 1 + first_life, dtype=pl.Int64
+            ))
+            for table in (part.samples, part.events)
+        )
         notes += part.notes
         before = part
-    engine = engines.most_common(1)[0][0]
-    if len(engines) > 1:
-        notes.append(f"records of more than one engine: {dict(engines)}")
-    table, stamped = pl.concat(samples), pl.concat(events)
-    table, stamped = _count_seconds(table, stamped, notes)
-    kept = _settled(parts)
-    facts = _facts(all_events, parts, life + 1)
-    version = next((fact["engine_version"] for fact in facts if "engine_version" in fact), None)
-    return Log(
-        samples=_to_samples(table),
-        events=_to_events(kept, stamped),
-        accounting=_account(parts, table, notes),
-        facts=facts,
-        engine=engine,
-        engine_version=version,
-        sources=tuple(Source(p.scan.path, p.scan.sha256, p.scan.n_bytes) for p in parts),
-    )
+    return life + 1
+
+
+def _place_exports(parts: list[_Part], n_logs: int, n_lives: int, notes: list[str]) -> int:
+    """Give every export the life of a log of its engine whose time it lies in, else one of its own."""
+    for part in parts[n_logs:]:
+        notes += part.notes
+        logs = [log for log in parts[:n_logs] if log.engine == part.engine]
+        placing = lives.place(part.scan.path, part.span_us, [(log.samples, log.events) for log in logs], notes)
+        restarts = part.scan.restarts if isinstance(part.scan, ExportScan) else []
+        part.samples, part.events = (placing.apply(table, restarts, n_lives) for table in (part.samples, part.events))
+        if part.moments is not None:
+            part.moments = placing.apply(part.moments, restarts, n_lives)
+        n_lives += 0 if placing.span is not None else len(restarts) + 1
+    return n_lives
 
 
 def _continues(part: _Part, before: _Part) -> bool:
@@ -239,23 +315,24 @@ def _continues(part: _Part, before: _Part) -> bool:
     return names[0] == names[1] and not starts_up and follows
 
 
-def _count_seconds(samples: pl.DataFrame, events: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _count_seconds(tables: list[pl.DataFrame], notes: list[str]) -> list[pl.DataFrame]:
     """Add ``t_s``: seconds since the first stamp of the input, per kind of stamp, never anything else."""
     origin = (
-        pl.concat([samples.select("stamp_kind", "us"), events.select("stamp_kind", "us")])
+        pl.concat([table.select("stamp_kind", "us") for table in tables])
         .drop_nulls().group_by("stamp_kind").agg(origin=pl.col("us").min())
     )
     if len(origin) > 1:
         notes.append("time stamps of different kinds (with and without date or year): t_s counts per kind")
+    samples = tables[0]
     n_unstamped = samples["us"].null_count()
     if n_unstamped:
         notes.append(f"{n_unstamped} of {len(samples)} records carry no time stamp: t_s is missing there")
-    return tuple(  # type: ignore[return-value]
+    return [
         table.join(origin, on="stamp_kind", how="left", maintain_order="left").with_columns(
             t_s=(pl.col("us") - pl.col("origin")) / 1e6, ts=pl.col("shown").cast(pl.Datetime("us"))
         )
-        for table in (samples, events)
-    )
+        for table in tables
+    ]
 
 
 def _settled(parts: list[_Part]) -> list[tuple[int, Event]]:
@@ -271,109 +348,33 @@ def _settled(parts: list[_Part]) -> list[tuple[int, Event]]:
     return kept
 
 
-def _facts(events: list[Event], parts: list[_Part], n_lives: int) -> tuple[dict[str, Any], ...]:
-    """Collect the facts of every life."""
+def _facts(parts: list[_Part], n_lives: int) -> tuple[dict[str, Any], ...]:
+    """Collect the facts of every life; what an export says stands where the log is silent."""
     engine_of = {id(event): part.engine for part in parts for event in part.scan.events}
-    lives: list[list[Event]] = [[] for _ in range(n_lives)]
-    for event in events:
-        lives[event.life].append(event)
-    return tuple(
-        facts_of.collect_facts(life, engine_of[id(life[0])]) if life else {} for life in lives
-    )
-
-
-def _to_samples(table: pl.DataFrame) -> pd.DataFrame:
-    """Return SAMPLES in the order of files and lines."""
-    ordered = table.select(column.name for column in SAMPLES.columns)
-    return check(_to_pandas(ordered, nullable={c.name for c in SAMPLES.columns if c.dtype == "Int64"}), SAMPLES)
-
-
-def _to_pandas(table: pl.DataFrame, nullable: Container[str] = ()) -> pd.DataFrame:
-    """Convert without passing whole numbers through floats and without copying twice."""
-    columns: dict[str, Any] = {}
-    for column in table.iter_columns():
-        if column.name in nullable:
-            numbers = column.fill_null(0).cast(pl.Int64).to_numpy(writable=True)
-            columns[column.name] = pd.arrays.IntegerArray(numbers, column.is_null().to_numpy(writable=True))
-        elif column.dtype == pl.Boolean:
-            flags = column.fill_null(False).to_numpy(writable=True)
-            columns[column.name] = pd.arrays.BooleanArray(flags, column.is_null().to_numpy(writable=True))
-        elif column.dtype == pl.String:
-            columns[column.name] = pd.Series(column.to_arrow(), dtype="str")
-        else:
-            columns[column.name] = column.to_pandas()
-    return pd.DataFrame(columns, copy=False)
-
-
-def _to_events(kept: list[tuple[int, Event]], stamped: pl.DataFrame) -> pd.DataFrame:
-    """Return EVENTS in the order of files and lines."""
-    rows = [row for row, _ in kept]
-    where = _to_pandas(stamped[rows].select("file", "line_no", "ts", "t_s", "rank"))
-    found = pd.DataFrame({
-        "engine": pd.Series([event.engine for _, event in kept], dtype="str"),
-        "server_life": pd.Series([event.life for _, event in kept], dtype="int64"),
-        "kind": pd.Series([event.kind for _, event in kept], dtype="str"),
-        "size_bytes": pd.Series([event.detail.get("size_bytes", np.nan) for _, event in kept], dtype="float64"),
-        "detail": pd.Series([_detail(event) for _, event in kept], dtype="str"),
-        "text": pd.Series([event.text for _, event in kept], dtype="str"),
-    })
-    return conform(pd.concat([where, found], axis="columns"), EVENTS)
-
-
-def _detail(event: Event) -> str | None:
-    """Return the values read from an event as JSON; of a dump only that it is one (its values are in the facts)."""
-    detail = {name: value for name, value in event.detail.items() if name != "size_bytes"}
-    if event.kind == "args":
-        detail["n_arguments"] = len(event.args)
-    return json.dumps(detail) if detail else None
-
-
-def _account(parts: list[_Part], table: pl.DataFrame, notes: list[str]) -> Accounting:
-    """Add up the lines of all files."""
-    lines, oddities, known = Counter[str](), Counter[str](), Counter[str]()
+    events: list[list[Event]] = [[] for _ in range(n_lives)]
+    for event in (event for part in parts for event in part.scan.events):
+        events[event.life].append(event)
+    facts = [facts_of.collect_facts(life, engine_of[id(life[0])]) if life else {} for life in events]
     for part in parts:
-        lines.update(part.scan.lines)
-        known.update(part.scan.known)
-        oddities.update(part.scan.oddities)
-    return Accounting(
-        lines_total=sum(part.scan.n_lines for part in parts),
-        lines={name: lines[name] for name in CLASSES},
-        by_kind=dict(sorted(table["kind"].value_counts().iter_rows())),
-        per_file={part.scan.path: {name: part.scan.lines[name] for name in CLASSES} for part in parts},
-        known=dict(known.most_common()),
-        malformed=tuple(line for part in parts for line in part.scan.malformed)[:MAX_EXAMPLES],
-        oddities={name: count for name, count in sorted(oddities.items()) if count},
-        notes=tuple(notes),
-    )
+        if isinstance(part.scan, ExportScan):
+            for life in part.samples["server_life"].unique():
+                facts[life] = {**part.scan.facts, **facts[life]}
+    return tuple(facts)
 
 
 def _nearest(scan: FileScan) -> str:
     """Say what a file without statistics holds instead."""
-    foreign = [(count, name) for name, count in scan.known.items() if name.endswith("statistic")]
-    if foreign:
-        count, name = max(foreign)
-        return f"nearest: {count} lines of {name}, an engine not read here"
     kinds = Counter(event.kind for event in scan.events if event.kind not in INTERNAL_KINDS)
-    if kinds:
-        return "nearest: server events " + ", ".join(f"{kind} x{count}" for kind, count in kinds.most_common(5))
-    if scan.known:
-        name, count = scan.known.most_common(1)[0]
-        return f"nearest: {count} lines of kind {name}"
-    return "nothing of a server log in it"
+    return describe_contents(scan.known, kinds, scan.unplaced)
 
 
 def _no_statistics(scan: FileScan) -> str:
     """Word the error of a log without statistics."""
-    message = (
-        f"{scan.path}: expected statistic lines ('Decode batch' of SGLang, 'Avg prompt throughput' of vLLM), "
-        f"found none in {scan.n_lines} lines; {_nearest(scan)}"
-    )
-    if scan.malformed:
-        first = scan.malformed[0]
-        message += f"; {scan.lines['malformed']} malformed, the first in line {first.line_no}: {first.reason}"
-    elif scan.unplaced:
-        message += "; first unread lines: " + " | ".join(scan.unplaced)
-    return message + (
-        ". Check that it is the server's log, that it was not started with --disable-log-stats or a log level above "
-        "info, and that requests were served"
+    if isinstance(scan, ExportScan):
+        bad = f"; malformed: {scan.malformed[0].reason}" if scan.malformed else ""
+        why = f"; {scan.notes[-1]}" if scan.notes else ""
+        return f"{scan.path}: expected records of {scan.export}, found none among {scan.n_lines}{bad}{why}"
+    first = [(line.line_no, line.reason) for line in scan.malformed[:1]]
+    return describe_unread(
+        scan.path, scan.n_lines, _nearest(scan), scan.unplaced, first, scan.lines["malformed"]
     )
