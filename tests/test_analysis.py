@@ -125,3 +125,29 @@ def test_captured_sizes_and_unused_facts_are_said(tmp_path):
     assert any("levels 4 are no captured batch sizes" in text for text in found.fits.selected.warnings)
     assert any("nosuch" in note for note in found.scorecard["run"]["notes"])
     assert np.isfinite(found.fits.linear["slope_s_per_req"].value)
+
+
+def test_the_source_that_tells_most_is_used_and_the_others_are_named(tmp_path):
+    """Scrapes of a simulated server beside its log: the law within 1 % of the simulator's, from the scrapes."""
+    server = Server(engine="vllm", version="0.20.2", law=StepLaw(intercept_s=0.02, slope_s_per_req=0.0008))
+    preset = synth.presets.Preset("both", "log and scrapes", server, Client(levels_req=(1, 4, 16)))
+    simulation = preset.simulate(seed=2)
+    with open(tmp_path / "server.log", "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in simulation.lines())
+    simulation.write_sources(tmp_path)
+    found = analyse([tmp_path / "server.log", tmp_path / "metrics.txt"])
+    assert found.fits.linear["slope_s_per_req"].value == pytest.approx(0.0008, rel=0.01)
+    assert any(note.startswith("line records") and "not fitted" in note for note in found.scorecard["run"]["notes"])
+
+
+def test_snapshots_give_the_line_as_a_cross_check(tmp_path):
+    preset = synth.presets.get("dense_sweep", levels_req=[1, 4, 16])
+    simulation = preset.simulate(seed=1)
+    with open(tmp_path / "server.log", "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in simulation.lines())
+    simulation.write_sources(tmp_path)
+    found = analyse([tmp_path / "server.log", tmp_path / "loads.jsonl"])
+    intercept_s, slope_s_per_req = found.fits.crosschecks["decode_moments"]
+    law = preset.server.law
+    assert intercept_s == pytest.approx(law.intercept_s, rel=0.01)
+    assert slope_s_per_req == pytest.approx(law.slope_s_per_req, rel=0.03)  # noise of a short sweep

@@ -393,3 +393,12 @@ def test_stamps_without_year_or_date_are_shown_so(tmp_path, capsys):
     assert code == 0 and " events, 11-29 14:11:5" in life and "1904" not in out
     assert printing.show_stamp("1904-01-01 04:40:55") == "04:40:55"
     assert printing.show_stamp("2026-01-01 04:40:55") == "2026-01-01 04:40:55"
+
+
+def test_simulate_writes_the_other_sources_into_an_existing_folder(tmp_path, capsys):
+    words = ["simulate", "dense_sweep", "--levels", "1,2", "--out", str(tmp_path / "a.log"), "--sources"]
+    assert cli.main([*words, str(tmp_path)]) == 0
+    assert {"a.log", "metrics.txt", "loads.jsonl"} <= {path.name for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    assert cli.main([*words, str(tmp_path / "none")]) == 3
+    assert "expected an existing folder" in capsys.readouterr().err

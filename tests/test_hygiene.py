@@ -29,7 +29,7 @@ LAYERS = (
     {"diagnose", "plan", "compare", "deployment"},
     {"answer", "allowance"},
     {"plots", "readings", "scorecard"},
-    {"analysis", "explore", "report", "without_log"},
+    {"analysis", "explore", "report", "without_log", "redact"},
     {"run", "batch", "watch"},
     {"cli"},
 )

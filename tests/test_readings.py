@@ -364,3 +364,14 @@ def test_the_answer_names_the_largest_parts_in_one_sentence(card):
                                "expected 15.0 ms, target 20.0 ms)."]
     assert _roofline(card | {"components": COMPONENTS})[1:] == [
         "At N=64, 62 % of the step is weights and keys and values; 21 % [12, 30] is unexplained."]
+
+
+def test_sources_reading_names_what_is_used_and_why_not_the_rest():
+    sources = pd.DataFrame({
+        "server_life": [0, 0, 1], "source": ["iteration", "line", "line"], "n_records": [900, 30, 40],
+        "is_used": [True, False, True], "why": ["used", "not fitted: the other tells more", "used"],
+    })
+    assert readings.sources_reading(sources) == (
+        "2 server life(s): 1 on iteration records, 1 on line records.\n"
+        "server life 0: 30 line records not fitted: the other tells more.")
+    assert readings.sources_reading(sources.head(0)) == "No record tells of decode."

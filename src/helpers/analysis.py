@@ -127,8 +127,19 @@ def analyse(
     of_law = intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     phases = segment.phase_seconds(of_law)
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
-    notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals)]
+    notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals),
+             *_combined(log, [facts.values for facts in lives], _fitted_lives(levels))]
     return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes)
+
+
+def _combined(log: Log, facts: Sequence[Mapping[str, Any]], lives: Sequence[int]) -> list[str]:
+    """Say how ranks, nodes and several kinds of records were put together, where a reader must know."""
+    sources = segment.describe_sources(log.samples)
+    sources = sources[sources["server_life"].isin(lives)]
+    several = sources[~sources["is_used"]]
+    notes = [f"{row['source']} records ({row['n_records']}): {row['why']}" for row in several.to_dict("records")]
+    joined = segment.join_nodes(log.samples, log.events, facts)
+    return [*dict.fromkeys(notes), *segment.combination_notes(segment.topology(log.samples, facts), joined)]
 
 
 def _analyse_table(path: Path, user: Mapping[str, Any], confidence: float, command: str) -> Analysis:
@@ -263,6 +274,8 @@ def _assemble(
     except RooflogError as error:  # a fact that cannot be used is said, never fatal
         refused = str(error)
     fits = _fit(levels, intervals, facts, confidence, None if refused else allowed)
+    if log is not None and len(log.moments):
+        fits = replace(fits, crosschecks=laws.crosscheck_moments(fits, log.moments))
     if allowed is not None and not refused:
         notes += allowed.impossible
         try:

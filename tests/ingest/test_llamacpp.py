@@ -283,3 +283,19 @@ def test_start_up_lines_become_events_and_facts(tmp_path):
     wanted = {"engine_version": "4938", "max_running_requests": 4, "context_length_max": 1024, "kv_pool_tokens": 4096}
     assert {name: log.facts[0].get(name) for name in wanted} == wanted
     assert sum(log.accounting.lines.values()) == 15
+
+
+def test_start_up_lines_are_facts(tmp_path) -> None:
+    """Model file and threads, as a build of 2026 prints them in front of a finished request."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "0.00.001.000 I srv    load_model: loading model '/models/tiny.gguf'\n"
+        "0.00.002.000 I system_info: n_threads = 2 (n_threads_batch = 2) / 2 | CPU : SSE3 = 1\n"
+        + "".join(f"0.01.000.{n:03d} I slot print_timing: id  0 | task 0 | {text}\n" for n, text in enumerate((
+            "prompt eval time =  10.00 ms /  10 tokens (    1.00 ms per token,  1000.00 tokens per second)",
+            "       eval time = 100.00 ms /  11 tokens (    9.09 ms per token,   110.00 tokens per second)",
+            "      total time = 110.00 ms /  21 tokens",
+        )))
+    )
+    facts = ingest.read_log(log).facts[0]
+    assert (facts["model"], facts["n_threads"]) == ("/models/tiny.gguf", 2)

@@ -21,7 +21,8 @@ import typer
 from typer.core import TyperCommand
 
 from helpers import __version__
-from helpers.cli import bound, catalogues
+from helpers.cli import bound, catalogues, engines
+from helpers.cli import redact as redaction
 from helpers.cli.printing import (
     describe_lives,
     print_accounting,
@@ -36,7 +37,7 @@ from helpers.cli.printing import (
 from helpers.facts import read_context
 from helpers.parameters import NotebookParameter, convert
 from helpers.progress import Progress
-from helpers.schema import RooflogError
+from helpers.schema import RooflogError, printable
 
 CANNOT_RUN = 3
 INTERRUPTED = 130
@@ -44,7 +45,7 @@ READER_LEFT = 141
 MANUAL = """
 [bold]From an LLM server log to a defended statement of what limits decode.[/bold]
 
-Point it at the log of a running or finished SGLang or vLLM server. It says
+Point it at what a running or finished LLM server wrote (rooflog engines). It says
 what the log measured, which part of it is steady decode, how the step time
 grows with running requests, and how far that is from the roofline.
 
@@ -58,6 +59,8 @@ grows with running requests, and how far that is from the roofline.
                                would take
   rooflog bound MODEL          what the hardware allows, without a log
   rooflog models, hardware     what is known by name, with its source
+  rooflog engines              what is read from each engine's logs
+  rooflog redact LOG --out F   the same log, safe to share
 
 What the log does not know goes into --context, as JSON text or as the path
 of a YAML or JSON file: --context '{"hardware": "h100-sxm", "tp": 1,
@@ -140,7 +143,7 @@ def run(
     elif result.scorecard is not None:
         from helpers import scorecard
 
-        print(scorecard.answer(result.scorecard))
+        print(printable(scorecard.answer(result.scorecard)))
     if not as_json:
         print(f"{'Kept' if result.exit_code == CANNOT_RUN else 'Written'}: {shown_path(result.folder)}")
     if result.message:
@@ -215,7 +218,7 @@ def fit(
     if as_json:
         print_json(analysis.scorecard)
     else:
-        print(analysis.answer)
+        print(printable(analysis.answer))
         print_levels(analysis.scorecard["levels"], confidence)
     raise typer.Exit(scorecard.exit_code(analysis.scorecard))
 
@@ -227,6 +230,9 @@ def simulate(
     ] = "dense_sweep",
     out: Annotated[str, typer.Option(metavar="LOG", help="Write the log.")] = "",
     truth: Annotated[str, typer.Option(metavar="FILE", help="Write what really happened, as JSON.")] = "",
+    sources: Annotated[
+        str, typer.Option(metavar="DIR", help="Existing folder for metrics.txt and loads.jsonl of the same server.")
+    ] = "",
     estimate: Annotated[bool, typer.Option("--estimate", help="Only tell what it would look like and take.")] = False,
     server: Annotated[
         str, typer.Option(metavar="FACTS", help="Fields of server or client to change: JSON text, or a YAML/JSON file.")
@@ -265,8 +271,10 @@ def simulate(
     chosen = synth.presets.get(preset, **changes)
     if not out and not estimate:
         raise RooflogError("simulate: expected --out LOG, or --estimate to write nothing; found neither")
-    if truth and not out:
-        raise RooflogError("simulate: --truth belongs to a log; expected --out LOG beside it")
+    if (truth or sources) and not out:
+        raise RooflogError("simulate: --truth and --sources belong to a log; expected --out LOG beside them")
+    if sources and not Path(sources).is_dir():
+        raise RooflogError(f"simulate: --sources {sources}: expected an existing folder; make it first")
     with Progress(f"simulating {preset}"):
         if estimate:
             print_estimate(synth.estimate(chosen.server, chosen.client), preset, as_json)
@@ -277,6 +285,8 @@ def simulate(
         if truth:
             text = json.dumps(simulation.truth, indent=1) + "\n"
             write_whole(Path(truth), lambda file: write_text(file, text))
+        if sources:
+            simulation.write_sources(sources)
     if as_json and not estimate:
         print_json({"log": out, "truth": truth or None, "preset": preset, "seed": seed,
                      "n_lines": len(simulation.lines())})
@@ -303,10 +313,13 @@ def report(
 app.command()(bound.bound)
 app.command()(catalogues.models)
 app.command()(catalogues.hardware)
+app.command()(engines.engines)
+app.command()(redaction.redact)
+app.command("bug-report")(redaction.bug_report)
 
 
 def _names(logs: Sequence[str]) -> str:
-    return Path(logs[0]).name + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
+    return printable(Path(logs[0]).name) + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
 
 
 def _percent(say: Progress) -> Callable[[int, int], None]:
@@ -320,7 +333,7 @@ def _command_line() -> str:
 
 def _complain(message: str) -> None:
     """Say it in one line on standard error."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {' '.join(printable(message).split())}", file=sys.stderr)
 
 
 def _interrupted() -> int:

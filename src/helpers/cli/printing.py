@@ -15,18 +15,18 @@ from rich.table import Table
 
 from helpers import scorecard
 from helpers.display import show
-from helpers.schema import RooflogError
+from helpers.schema import RooflogError, printable
 
 
 def shown_path(path: Path) -> str:
     """Return a path as the user would write it."""
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return printable(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print JSON; a NaN is an error here, not in the reader."""
-    print(json.dumps(value, allow_nan=False, indent=1, ensure_ascii=False))
+    print(printable(json.dumps(value, allow_nan=False, indent=1, ensure_ascii=False)))
 
 
 def new_table(title: str, *headers: str) -> Table:
@@ -101,9 +101,9 @@ def print_accounting(
         print("odd: " + ", ".join(f"{n} {name}" for name, n in oddities.items()))
     for example in accounting.get("malformed") or []:
         text = str(example["text"]).encode("unicode_escape").decode()
-        print(f"malformed: {example['file']}:{example['line_no']}: {text[:160]}")
+        print(f"malformed: {printable(example['file'])}:{example['line_no']}: {text[:160]}")
     for note in accounting.get("notes") or []:
-        print(f"note: {note}")
+        print(f"note: {printable(note)}")
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:

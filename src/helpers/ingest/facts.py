@@ -60,6 +60,9 @@ def collect_facts(events: Iterable[Event], engine: str | None) -> dict[str, Any]
         found = _from_event(event)
         # what the pool finally held wins over what was asked for; a line that also draft models print does not
         facts.update(found if event.kind != "fact" else {k: v for k, v in found.items() if facts.get(k) is None})
+    warmed = {int(event.detail["graph_batch_size"]) for event in events if "graph_batch_size" in event.detail}
+    if warmed and not facts.get("captured_batch_sizes"):  # TensorRT-LLM prints a line for each size
+        facts["captured_batch_sizes"] = sorted(warmed)
     if facts.get("captured_batch_sizes") and "cuda_graph_enabled" not in facts:
         facts["cuda_graph_enabled"] = True
     if facts.get("cuda_graph_enabled") is False:
@@ -131,9 +134,12 @@ def _from_event(event: Event) -> dict[str, Any]:
     if event.kind == "graphs_captured" and "batch_sizes" in detail and detail.get("graph") in _DECODE_GRAPHS:
         return {"captured_batch_sizes": detail["batch_sizes"]}
     if event.kind == "banner":
-        return {"engine_version": str(detail["engine_version"])}
+        return {"engine_version": str(detail["engine_version"])} if "engine_version" in detail else {}
     if event.kind == "fact":
-        named = {"context_length_max": "max_model_len", "chunked_prefill_size": "max_num_batched_tokens"}
+        named = {
+            "context_length_max": "max_model_len", "chunked_prefill_size": "max_num_batched_tokens",
+            "model": "model", "n_threads": "n_threads", "kv_block_size": "tokens_per_block",
+        }
         facts = {fact: detail[name] for fact, name in named.items() if name in detail}
         if "device_name" in detail:  # as the driver prints it, blanks as underscores
             facts["hardware"] = str(detail["device_name"]).replace("_", " ")

@@ -29,6 +29,8 @@ from helpers.readings.law import (
 )
 from helpers.readings.log import (
     accounting_reading,
+    balance_reading,
+    balance_table,
     episodes_reading,
     episodes_table,
     events_reading,
@@ -41,6 +43,9 @@ from helpers.readings.log import (
     ranks_reading,
     rejected_reading,
     rejected_table,
+    sources_reading,
+    topology_reading,
+    topology_table,
 )
 from helpers.readings.physics import (
     assumptions_reading,
@@ -59,12 +64,13 @@ from helpers.readings.physics import (
 from helpers.readings.text import say, use_whole_tables
 
 __all__ = [
-    "accounting_reading", "assumptions_reading", "asymptote_reading", "check_at_most", "check_equal", "checks_table",
-    "chord_reading", "client_reading", "components_reading", "components_table", "context_reading",
-    "crosschecks_table", "episodes_reading", "episodes_table", "events_reading", "events_table", "facts_table",
-    "knees_reading", "law_reading", "laws_table", "levels_reading", "levels_table", "levers_reading", "levers_table",
-    "malformed_table", "naive_fit_reading", "naive_rates", "naive_reading", "notes_reading", "oddities_reading",
-    "phases_reading", "prediction_reading", "prefill_reading", "ranks_reading", "regimes_reading", "rejected_reading",
-    "rejected_table", "residuals_reading", "roofline_reading", "roofline_table", "say", "scalars", "source_reading",
-    "subtitle", "top_rate", "use_whole_tables", "warnings_reading",
+    "accounting_reading", "assumptions_reading", "asymptote_reading", "balance_reading", "balance_table",
+    "check_at_most", "check_equal", "checks_table", "chord_reading", "client_reading", "components_reading",
+    "components_table", "context_reading", "crosschecks_table", "episodes_reading", "episodes_table",
+    "events_reading", "events_table", "facts_table", "knees_reading", "law_reading", "laws_table", "levels_reading",
+    "levels_table", "levers_reading", "levers_table", "malformed_table", "naive_fit_reading", "naive_rates",
+    "naive_reading", "notes_reading", "oddities_reading", "phases_reading", "prediction_reading", "prefill_reading",
+    "ranks_reading", "regimes_reading", "rejected_reading", "rejected_table", "residuals_reading", "roofline_reading",
+    "roofline_table", "say", "scalars", "source_reading", "sources_reading", "subtitle", "top_rate",
+    "topology_reading", "topology_table", "use_whole_tables", "warnings_reading",
 ]

@@ -18,6 +18,9 @@ MAX_NAMED = 3
 MAX_EVENTS = 40
 """Events shown in a table; all are counted."""
 
+MAX_RANKS = 64
+"""Ranks shown in a table; all are counted."""
+
 
 def accounting_reading(accounting: Mapping[str, Any]) -> str:
     """Say that the classes of lines add up to the lines of the input."""
@@ -64,11 +67,78 @@ def events_reading(events: pd.DataFrame) -> str:
 
 def ranks_reading(ranks: pd.DataFrame) -> str:
     """Say how many ranks were counted, and how."""
-    counts = ranks["counted_as"].value_counts()
-    words = ", ".join(f"{n} as {how}" for how, n in counts.items())
     if ranks.empty:
         return "The log holds no rank."
+    counts = ranks["counted_as"].fillna("not used").value_counts()
+    words = ", ".join(f"{n} as {how}" if how != "not used" else f"{n} not used" for how, n in counts.items())
     return f"{len(ranks)} rank(s) of {ranks['server_life'].nunique()} server life(s): {words}."
+
+
+def sources_reading(sources: pd.DataFrame) -> str:
+    """Say on which kind of record each server life rests, and why not on the others."""
+    if sources.empty:
+        return "No record tells of decode."
+    used = sources[sources["is_used"]]
+    words = ", ".join(f"{n} on {name} records" for name, n in used["source"].value_counts().items())
+    left = [f"server life {row['server_life']}: {row['n_records']} {row['source']} records {row['why']}"
+            for row in sources[~sources["is_used"]].head(MAX_NAMED).to_dict("records")]
+    lives = sources["server_life"].nunique()
+    return "\n".join([f"{lives} server life(s): {words or 'none rests on anything'}.", *(f"{text}." for text in left)])
+
+
+def topology_table(topology: pd.DataFrame) -> pd.DataFrame:
+    """Return what ran where and how it was combined, as a reader wants it; the first ranks of very many."""
+    shown = topology.head(MAX_RANKS)
+    table = pd.DataFrame(
+        {
+            "server life": shown["server_life"], "file": [file.rsplit("/", 1)[-1] for file in shown["file"]],
+            "rank": [rank or "(no tag)" for rank in shown["rank"]], "role": shown["role"],
+            "engine": ["" if pd.isna(index) else str(index) for index in shown["engine_index"]],
+            "records": shown["n_records"], "of prefill": shown["n_prefills"], "used as": shown["used_as"],
+            "why": shown["how"],
+        }
+    )
+    same = [name for name in ("server life", "file") if table[name].nunique() <= 1]
+    return table.drop(columns=[*same, *(["engine"] if not table["engine"].any() else [])]).reset_index(drop=True)
+
+
+def topology_reading(topology: pd.DataFrame) -> str:
+    """Count the ranks by what they are and by how they were used."""
+    if topology.empty:
+        return "The log holds no rank."
+    used = ", ".join(f"{n} {word}" for word, n in topology["used_as"].value_counts().items())
+    roles = topology["role"].str.replace(r"\d+", "n", regex=True).value_counts()
+    found = ", ".join(f"{n} x {role}" for role, n in roles.head(MAX_NAMED).items())
+    n_files, n_lives = topology["file"].nunique(), topology["server_life"].nunique()
+    more = f" The first {MAX_RANKS} are listed." if len(topology) > MAX_RANKS else ""
+    return f"{n_files} file(s), {n_lives} server life(s), {len(topology)} rank(s): {found}. Used: {used}.{more}"
+
+
+def balance_table(balance: pd.DataFrame) -> pd.DataFrame:
+    """Return the load of each rank; the one that is largest most of the time sets the step."""
+    shown = balance.head(MAX_RANKS)
+    return pd.DataFrame(
+        {
+            "server life": shown["server_life"], "rank": [rank or "(no tag)" for rank in shown["rank"]],
+            "mean running requests [req]": [known(n) for n in shown["mean_req"]],
+            "largest [% of time]": [known(100 * share) for share in shown["largest_frac"]],
+            "tokens [tok]": shown["tokens"].round(0),
+            "share of tokens [%]": [known(100 * share) for share in shown["token_share_frac"]],
+        }
+    ).reset_index(drop=True)
+
+
+def balance_reading(balance: pd.DataFrame) -> str:
+    """Say how unequal the ranks are loaded, in the server life where it is worst."""
+    if balance.empty:
+        return "One rank counts: there is no imbalance between ranks."
+    loads = balance.groupby("server_life")["mean_req"].agg(["min", "max", "mean"])
+    worst = loads.iloc[int(np.argmax((loads["max"] / loads["mean"]).to_numpy(float)))]
+    excess = 100 * (worst["max"] / worst["mean"] - 1)
+    return (
+        f"The busiest rank holds {requests(worst['max'])} on average, the idlest {requests(worst['min'])}: "
+        f"{excess:.2g} % above the mean of the ranks. Ranks in lockstep all wait for the busiest."
+    )
 
 
 def phases_reading(phases: Mapping[str, float]) -> str:
