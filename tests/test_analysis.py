@@ -41,7 +41,7 @@ def test_facts_of_the_log_reach_the_intervals(tmp_path):
     server = Server(law=LAW, decode_log_interval=10, page_size=64)
     path, _ = write(tmp_path, server=server)
     assert analyse(path).intervals["n_steps"].eq(10).all()
-    assert analyse(path, context={"decode_log_interval": 20}).intervals["n_steps"].eq(20).all()
+    assert analyse(path, context={"decode_log_interval": 12}).intervals["n_steps"].eq(12).all()
 
 
 def test_a_loop_without_clean_levels_is_fitted_through_its_prompts_or_refused(tmp_path):
