@@ -129,3 +129,40 @@ def test_a_board_named_twice_is_no_contradiction(tmp_path):
     assert analysis.analyse(log, context={"hardware": "h200"}).facts.contradictions == ()
     (said,) = analysis.analyse(log, context={"hardware": "h100-sxm"}).facts.contradictions
     assert said == "hardware: the log says NVIDIA H200, --context says h100-sxm; h100-sxm is used"
+
+
+MOE = SAMPLES / "sim-healthy-moe" / "server.log"
+MOE_FACTS = {"model": "Qwen3-30B-A3B", "hardware": "h200"}
+
+
+@pytest.mark.parametrize(("what_if", "complaint"), [
+    ({"tp": ["two"]}, "what_if.tp: expected whole numbers from 1, found 'two'"),
+    ({"tp": True}, "what_if.tp"),
+    ({"tp": 1.5}, "what_if.tp"),
+    ({"context_tok": [1000, "x"]}, "what_if.context_tok: expected numbers above 0, found 'x'"),
+    ({"step_budget_s": "20ms"}, "what_if.step_budget_s"),
+    ({"running_req": [0]}, "what_if.running_req"),
+    ({"weights": {"a": 1}}, "what_if.weights: expected names"),
+    ({"weights": [None]}, "what_if.weights"),
+    ({"hardware": "h100"}, "what_if: hardware 'h100': expected one accelerator"),
+])
+def test_a_change_of_another_type_is_said(what_if, complaint):
+    card = analysis.analyse(MOE, context=MOE_FACTS | {"what_if": what_if}).scorecard
+    assert card["levers"] == [] and card["roofline"]["ratio"]
+    assert any(complaint in note and "no lever is computed" in note for note in card["run"]["notes"])
+
+
+def test_nothing_drafted_is_nothing_accepted():
+    what_if = {"accept_len": [1, 2], "context_tok": "500", "weights": None}
+    levers = {lever["lever"]: lever for lever in
+              analysis.analyse(MOE, context=MOE_FACTS | {"what_if": what_if}).scorecard["levers"]}
+    assert levers["accept length 1 instead of 1"]["change_frac"] == 0
+    assert "nothing is drafted" in levers["accept length 2 instead of 1"]["refused"]
+    assert "weights in fp8" in levers and any(name.startswith("context of 500 tok") for name in levers)
+
+
+def test_a_context_told_beside_those_of_the_log_is_said():
+    notes = analysis.analyse(MOE, context=MOE_FACTS | {"context_tok": 200_000}).scorecard["run"]["notes"]
+    assert any(note.startswith("context_tok: the levels have") and "200000 tok" in note for note in notes)
+    notes = analysis.analyse(MOE, context=MOE_FACTS | {"context_tok": 1000}).scorecard["run"]["notes"]
+    assert not any(note.startswith("context_tok") for note in notes)

@@ -101,3 +101,66 @@ def test_an_unknown_architecture_says_the_way_on(tmp_path, capsys):
     assert main(["bound", str(tmp_path), "--hardware", "h200"]) == 3
     err = capsys.readouterr().err
     assert "hidden_size" in err and "weight_bytes_per_step" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("levels", "context", "said"), [
+    ("1,2048", "2048", "do not fit into the memory from N=2048"),  # 60 GB of cache at 98.3 kB: 0.6 million tok
+    ("64", "1e9", "not one context fits into the memory"),
+    ("1", "50000", "takes at most 40960 tok of context"),
+])
+def test_what_no_memory_holds_is_said(capsys, levels, context, said):
+    words = ("Qwen3-30B-A3B", "--hardware", "h200", "--context-length", context, "--levels", levels)
+    assert any(said in text for text in card_of(capsys, *words)["warnings"])
+    assert card_of(capsys, "Qwen3-30B-A3B", "--hardware", "h200", "--levels", "1,64")["warnings"] == []
+
+
+def test_the_room_for_contexts_is_that_of_the_cache_asked_for(capsys):
+    words = ("Qwen3-30B-A3B", "--hardware", "h200", "--levels", "1")
+    plain, halved = (card_of(capsys, *words, *more)["run"]["kv_pool_tok"] for more in ((), ("--kv-dtype", "fp8")))
+    assert halved == pytest.approx(2 * plain)
+
+
+def test_copies_are_said_to_be_apart(capsys):
+    words = ("Qwen3-30B-A3B", "--hardware", "h200", "--levels", "8", "--tp", "2", "--dp", "2")
+    assert any("2 independent copies" in text for text in card_of(capsys, *words)["assumptions"])
+    shared = card_of(capsys, *words, "--dp-attention")["assumptions"]
+    assert not any("independent copies" in text for text in shared)
+
+
+@pytest.mark.parametrize(("words", "complaint"), [
+    (("Qwen3-30B-A3B", "--pp", "49"), "one pipeline stage for each of 48 layers"),
+    (("Qwen3-30B-A3B", "--levels", "1e300"), "tok of context in all"),
+    (("Qwen3-30B-A3B", "--context-length", "inf"), "tok of context in all"),
+    (("x" * 300,), "no such model"),
+    (("",), "no such model"),
+])
+def test_what_no_server_runs_is_refused_in_one_line(capsys, words, complaint):
+    assert main(["bound", *words, "--hardware", "h200"]) == 3
+    captured = capsys.readouterr()
+    assert complaint in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+@pytest.mark.parametrize(("change", "complaint"), [
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers of at most 10 000, found 1e"),
+    ({"num_nextn_predict_layers": 10**9}, "num_nextn_predict_layers of at most 10 000"),
+    ({"num_experts": 10**9, "num_experts_per_tok": 8}, "num_experts of at most 100 000"),
+    ({"hidden_size": 8 * 10**400}, "hidden_size of at most 1 000 000 000 000"),
+    ({"quantization_config": {"quant_method": "gptq", "bits": -4, "group_size": -1}}, "-4 bits per weight"),
+])
+def test_numbers_no_model_has_are_refused(tmp_path, capsys, change, complaint):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000} | change))
+    assert main(["bound", str(tmp_path), "--hardware", "h200"]) == 3
+    assert complaint in capsys.readouterr().err
+
+
+def test_files_that_are_hardly_json(tmp_path, capsys):
+    config = tmp_path / "config.json"
+    config.write_text("[" * 200_000)
+    assert main(["bound", str(config), "--hardware", "h200"]) == 3
+    assert "nested too deep" in capsys.readouterr().err
+    config.write_text(json.dumps({"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024,
+                                  "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000}),
+                      encoding="utf-8-sig")  # as some editors save it
+    assert card_of(capsys, str(config), "--hardware", "h200")["run"]["n_params"] > 0

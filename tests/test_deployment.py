@@ -126,3 +126,20 @@ def test_what_cannot_be_is_refused_in_one_line(log, user, message):
 def test_told_keeps_what_is_given_and_the_context_wins():
     told = deployment.told('{"tp": 8}', model="Qwen3-8B", hardware="", tp=4, context_tok=0.0, what_if={})
     assert told == {"model": "Qwen3-8B", "tp": 8}
+
+
+@pytest.mark.parametrize("config", [[1], 3, True])
+def test_a_configuration_of_another_kind_is_refused(config):
+    with pytest.raises(RooflogError, match="model_config: expected the path"):
+        resolved(**H200, model_config=config)
+
+
+def test_more_active_experts_than_experts_are_refused():
+    with pytest.raises(RooflogError, match="n_experts_active <= n_experts"):
+        resolved(**H200, n_params=30e9, n_active_params=3e9, kv_bytes_per_tok=1e5, n_experts=8, n_experts_active=128)
+
+
+@pytest.mark.parametrize("name", ["tp", "dp", "pp", "ep"])
+def test_a_degree_of_zero_is_no_degree(name):
+    facts = merge_facts({name: 2}, {name: 0})
+    assert facts.get(name) == 2 and "whole number from 1" in facts.unused[name]

@@ -6,7 +6,7 @@ the same where nothing was measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,8 +15,8 @@ import pandas as pd
 
 from helpers import deployment
 from helpers.deployment import Deployment
-from helpers.display import level_key
-from helpers.facts import Facts
+from helpers.display import level_key, show
+from helpers.facts import Facts, as_number
 from helpers.laws.band import confidence_band
 from helpers.physics.catalogue import hardware
 from helpers.physics.catalogue.hardware import Hardware
@@ -31,11 +31,17 @@ RATIO_LINE = "target"
 
 NO_LEVEL = "no level"
 
+SAME_CONTEXT = 0.1
+"""Share by which a context told may lie outside those of the levels without a word."""
+
 MAX_IMPOSSIBLE = 2
 """Impossible values said one by one; they mostly have one cause."""
 
 WHAT_IF = tuple(option.name for option in fields(levers.Options))
 """Names of the fact ``what_if``: the changes whose effect is computed."""
+
+NAMED_CHANGES = ("weights", "kv", "hardware")
+"""Those of them that are names; the others are numbers."""
 
 OTHER_HARDWARE = ("H100 SXM 80GB", "H200 SXM 141GB", "B200 SXM (HGX)")
 """Accelerators that levers name where none is asked for."""
@@ -121,6 +127,7 @@ def of_levels(levels: pd.DataFrame, facts: Facts) -> Allowance:
     told = _told_context(facts)
     if context_tok.isna().all() and told is not None:
         context_tok = context_tok.fillna(told)
+    of = replace(of, warnings=(*of.warnings, *_other_context(facts, context_tok)))
     roofline = bound.roofline(of.model, of.hardware, used["running_req"], context_tok, step_s=used["step_s"],
                               links=of.links, achievable_frac=facts.get("achievable_frac"))
     if roofline.refused is not None:
@@ -223,9 +230,34 @@ def _options(facts: Facts, now: Hardware) -> levers.Options:
     asked = facts.get("what_if") or {}
     if not isinstance(asked, Mapping) or not set(asked) <= set(WHAT_IF):
         raise RooflogError(f"what_if: expected an object of {', '.join(WHAT_IF)}, found {asked!r}")
-    given = {name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in asked.items()}
-    boards = [hardware.find(str(name)) for name in given.pop("hardware", OTHER_HARDWARE)]
+    given = {name: _changes(name, value if isinstance(value, list | tuple) else [value])
+             for name, value in asked.items() if value is not None}
+    boards = [_board(name) for name in given.pop("hardware", OTHER_HARDWARE)]
     return levers.Options(**given, hardware=tuple(board for board in boards if board != now))
+
+
+def _changes(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the changes of one kind in its type; one that is of another type is an error that names it."""
+    if name in NAMED_CHANGES:
+        wrong = [value for value in values if not isinstance(value, str) or not value]
+        found, expected = list(values), "names"
+    else:
+        found = [as_number(value) for value in values]
+        is_whole = name == "tp"
+        wrong = [value for value, number in zip(values, found, strict=True)
+                 if number is None or number <= 0 or (is_whole and not number.is_integer())]
+        found = [int(number) if is_whole else number for number in found if number is not None] if not wrong else []
+        expected = "whole numbers from 1" if is_whole else "numbers above 0"
+    if wrong:
+        raise RooflogError(f"what_if.{name}: expected {expected}, found {wrong[0]!r}; no lever is computed")
+    return tuple(found)
+
+
+def _board(name: str) -> Hardware:
+    try:
+        return hardware.find(name)
+    except RooflogError as error:
+        raise RooflogError(f"what_if: {error}; no lever is computed") from None
 
 
 def _number(value: Any) -> float:
@@ -239,6 +271,15 @@ def _told_context(facts: Facts) -> float | None:
     if facts.get("prompt_tokens") is not None:
         return float(facts.get("prompt_tokens") + facts.get("output_tokens", 0.0) / 2)
     return None
+
+
+def _other_context(facts: Facts, context_tok: pd.Series) -> list[str]:
+    """Say so where the user's context is none of those that the levels have: theirs are used."""
+    told, least, most = facts.get("context_tok"), context_tok.min(), context_tok.max()
+    if told is None or pd.isna(least) or (1 - SAME_CONTEXT) * least <= told <= (1 + SAME_CONTEXT) * most:
+        return []
+    return [f"context_tok: the levels have {show(least)} to {show(most, 'tok')} of their own, --context says "
+            f"{show(told, 'tok')}; their own is used"]
 
 
 def _impossible(roofline: bound.Roofline, table: pd.DataFrame, reached: pd.DataFrame) -> list[str]:

@@ -138,6 +138,8 @@ def _by_count(facts: Facts) -> HandModel:
     if active > total:
         raise RooflogError(f"model: expected n_active_params <= n_params, found {active:g} of {total:g}")
     n_experts, n_active = facts.get("n_experts", 0), facts.get("n_experts_active", 0)
+    if n_experts and n_active > n_experts:
+        raise RooflogError(f"model: expected n_experts_active <= n_experts, found {n_active} of {n_experts}")
     expert_params = (total - active) * n_experts / (n_experts - n_active) if n_experts > n_active > 0 else 0.0
     return replace(
         _by_hand(Facts({**facts.values, "weight_bytes_per_step": active * per_param})),
@@ -155,6 +157,9 @@ def _from_config(facts: Facts) -> DecodeModel:
     spec = replace(spec, formats=formats)
     parallel = parallel_of(facts)
     check_parallel(spec, parallel.tp, ep=parallel.ep, attention_tp=parallel.attention_tp)
+    if parallel.pp > spec.n_layers:
+        raise RooflogError(f"{spec.name}: expected at most one pipeline stage for each of {spec.n_layers} layers, "
+                           f"found pp {parallel.pp}")
     kv, kv_said = _kv(facts)
     n_draft_tok = draft_tokens(facts)
     algorithm = str(facts.get("speculative_algorithm") or "").lower()
@@ -170,6 +175,9 @@ def find_spec(facts: Facts) -> ModelSpec:
     config = facts.get("model_config")
     if isinstance(config, str) and config in models.names():  # a shape by name, whatever the log calls the model
         return models.find(config)
+    if config is not None and not isinstance(config, str | Path | Mapping):
+        raise RooflogError("model_config: expected the path of a config.json or its content as an object, found "
+                           f"{config!r}")
     if config is not None:
         return read_config(config, name=str(facts.get("model") or ""))
     return models.find(str(facts.get("model")))
@@ -178,7 +186,10 @@ def find_spec(facts: Facts) -> ModelSpec:
 def model_facts(model: str) -> dict[str, Any]:
     """Return the fact that a name on a command line states: a configuration if there is such a file, else a model."""
     path = Path(model).expanduser()
-    is_path = path.exists() or model.endswith(".json")
+    try:
+        is_path = bool(model) and (path.exists() or model.endswith(".json"))
+    except (OSError, ValueError):  # no path: too long, or with characters that none can have
+        is_path = False
     return {"model_config": str(path), "model": path.name} if is_path else {"model": model}
 
 

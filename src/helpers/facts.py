@@ -23,10 +23,10 @@ KNOWN: dict[str, tuple[str, str]] = {
     "gpus": ("whole", "accelerators of the deployment"),
     "model": ("text", "name of the model"),
     "model_config": ("any", "the model's config.json: a path or an object"),
-    "tp": ("whole", "tensor-parallel degree"),
-    "dp": ("whole", "data-parallel degree"),
-    "pp": ("whole", "pipeline stages"),
-    "ep": ("whole", "expert-parallel degree"),
+    "tp": ("degree", "tensor-parallel degree"),
+    "dp": ("degree", "data-parallel degree"),
+    "pp": ("degree", "pipeline stages"),
+    "ep": ("degree", "expert-parallel degree"),
     "nnodes": ("whole", "machines of one server"),
     "node_rank": ("whole", "which of them wrote the log"),
     "disaggregation_mode": ("text", "prefill or decode worker"),
@@ -230,14 +230,17 @@ def _spread(given: Mapping[str, Any], unused: dict[str, str]) -> dict[str, Any]:
 def _convert(kind: str, value: Any) -> tuple[Any, str]:
     """Return (value in its kind, ""), or (None, what was expected)."""
     if kind in ("number", "positive"):
-        number = _number(value)
+        number = as_number(value)
         if kind == "positive":
             return (number, "") if number is not None and number > 0 else (None, "a number above zero")
         return (number, "") if number is not None and number >= 0 else (None, "a number not below zero")
     if kind == "whole":
-        number = _number(value)
+        number = as_number(value)
         is_whole = number is not None and number >= 0 and number.is_integer()
         return (int(number or 0), "") if is_whole else (None, "a whole number")
+    if kind == "degree":
+        degree, complaint = _convert("whole", value)
+        return (degree, "") if degree else (None, complaint or "a whole number from 1")
     if kind == "wholes":
         converted = [_convert("whole", item) for item in value] if isinstance(value, list) else [(None, "list")]
         bad = not converted or any(complaint for _, complaint in converted)
@@ -249,7 +252,7 @@ def _convert(kind: str, value: Any) -> tuple[Any, str]:
     return value, ""
 
 
-def _number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     """Return a finite number, also of a text that is one (YAML 1.1 reads 16e9 as text); None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -9,13 +9,16 @@ import numpy as np
 
 from helpers import allowance, deployment
 from helpers.deployment import Deployment
-from helpers.display import show
+from helpers.display import level_key, show
 from helpers.facts import Facts
 from helpers.physics.steps import bound, prediction, prefill, step
 from helpers.physics.steps.decode import DecodeModel
 from helpers.physics.what_if import levers
 from helpers.schema import RooflogError
 from helpers.scorecard import to_plain
+
+MAX_CONTEXT_TOK = 1e15
+"""More than any fleet holds; beyond it the arithmetic overflows."""
 
 
 def bound_of(
@@ -54,7 +57,11 @@ def bound_of(
     of = deployment.resolve(Facts(known))
     if not isinstance(of.model, DecodeModel):
         raise RooflogError(f"bound: expected a model with a configuration, found {model!r}")
-    room = levers.fits_memory(of.model.spec, of.model.parallel, of.hardware)
+    if not max(running_req) * context_tok <= MAX_CONTEXT_TOK:
+        raise RooflogError(f"bound: expected at most {MAX_CONTEXT_TOK:g} tok of context in all, found "
+                           f"{max(running_req):g} requests of {context_tok:g} tok")
+    room = levers.fits_memory(of.model.spec, of.model.parallel, of.hardware, kv=of.model.kv,
+                              has_draft=of.model.has_draft_layers)
     if not room.fits:
         raise RooflogError(room.sentence)
     lines = bound.roofline(of.model, of.hardware, running_req, context_tok, achievable_frac=achievable_frac,
@@ -73,11 +80,11 @@ def bound_of(
     card = allowance.roofline_entry(lines) | {
         "run": _run(of, room, model), "context_tok": context_tok, "levels": levels,
         "prefill": prefill.prefill_table([prompt])[0] if prompt else None,
-        "warnings": [*of.warnings, *lines.warnings],
+        "warnings": [*of.warnings, *lines.warnings, *_too_much(of.model, room, running_req, context_tok, prompt_tok)],
     }
     for name in ("ratio", "ratio_line", "ratios", "refused"):  # nothing was measured
         del card[name]
-    return to_plain(card | {"reading": _reading(lines, prompt)})
+    return to_plain(card | {"reading": [*_reading(lines, prompt), _predicted(levels)]})
 
 
 def _run(of: Deployment, room: levers.Room, model: str) -> dict[str, Any]:
@@ -91,6 +98,35 @@ def _run(of: Deployment, room: levers.Room, model: str) -> dict[str, Any]:
         "kv_bytes_per_tok": sum(layer.count * layer.mixer.cell_bytes(kv) for layer in spec.layers if layer.mixer),
         "weight_bytes_per_rank": room.weight_bytes, "mem_bytes": room.mem_bytes, "kv_pool_tok": room.kv_pool_tok,
     }
+
+
+def _too_much(
+    model: DecodeModel, room: levers.Room, running_req: Sequence[float], context_tok: float, prompt_tok: float
+) -> list[str]:
+    """Say which levels no memory holds, and which contexts the model does not take; their steps are computed anyway."""
+    texts, most = [], room.kv_pool_tok // context_tok
+    over = sorted(n for n in set(running_req) if n > most)
+    beside = f"{show(room.kv_pool_tok, 'tok')} of cache have room beside the weights"
+    if over and not most:
+        texts.append(f"not one context fits into the memory: {beside}, a request needs {show(context_tok, 'tok')}")
+    elif over:
+        which = f" from N={level_key(over[0])}" if len(over) < len(set(running_req)) else ""
+        texts.append(f"the contexts do not fit into the memory{which}: {beside}, N={level_key(over[-1])} needs "
+                     f"{show(over[-1] * context_tok, 'tok')}; at this context at most N={level_key(most)} run at once")
+    longest = model.spec.context_length_max
+    if longest and max(context_tok, prompt_tok) > longest:
+        texts.append(f"{model.spec.name} takes at most {longest} tok of context (its configuration), asked for are "
+                     f"{show(max(context_tok, prompt_tok), 'tok')}")
+    return texts
+
+
+def _predicted(levels: Sequence[Mapping[str, Any]]) -> str:
+    """Say what a server would take before anything is measured, at both ends."""
+    ends = [levels[0], levels[-1]] if len(levels) > 1 else [levels[0]]
+    words = " and ".join(f"{show(level['predicted_step_s'], 's')} at N = {level_key(level['running_req'])}"
+                         for level in ends)
+    return (f"A prediction, launch and host time added: {words}. On public measurements half of such predictions are "
+            "within 15 %, one in ten is off by 40 % or more: plan with it, measure before you conclude.")
 
 
 def _reading(lines: bound.Roofline, prompt: prefill.Prefill | None) -> list[str]:

@@ -197,7 +197,7 @@ def find(name: str) -> Hardware:
         name,
         {known: _PRODUCT_NAMES.get(known, ()) for known in rows},
         what="hardware",
-        where="data/catalog/hardware.csv",
+        where="rooflog hardware",
         noise=_NOISE_WORDS,
         described={known: f"{known} {row.mem_type}{_SXM * ('SXM' in known)}" for known, row in rows.items()},
     )

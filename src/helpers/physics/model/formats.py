@@ -79,6 +79,10 @@ KV_FORMATS: dict[str, KvFormat] = {
 """Formats of the cache by name."""
 
 
+MAX_BITS = 16
+"""Of an integer weight."""
+
+
 def grouped_int(n_bits: int, group_size: int | None, *, has_zeros: bool = False) -> WeightFormat:
     """Return the format of weight-only integers with one 16-bit scale per group, multiplied in BF16.
 
@@ -95,7 +99,14 @@ def grouped_int(n_bits: int, group_size: int | None, *, has_zeros: bool = False)
     -------
     WeightFormat
         The one of `FORMATS` where the name is there.
+
+    Raises
+    ------
+    ValueError
+        A number of bits that no weight has.
     """
+    if not 1 <= n_bits <= MAX_BITS:
+        raise ValueError(f"{n_bits} bits per weight, expected 1 to {MAX_BITS}")
     if not group_size or group_size < 0:
         return FORMATS["int8_weight_only"] if n_bits == 8 else WeightFormat(f"int{n_bits}_channel", n_bits / 8, "bf16")
     name = f"int{n_bits}_g{group_size}{'_zeros' if has_zeros else ''}"

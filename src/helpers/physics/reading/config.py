@@ -108,11 +108,13 @@ def _load(path: Path, sidecar: Mapping[str, Any] | None) -> tuple[Mapping[str, A
 
 def _json(file: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise LogFormatError(f"{file}: expected a readable config.json, found {error.strerror}") from error
     except ValueError as error:
         raise LogFormatError(f"{file}: expected JSON, found {error}") from error
+    except RecursionError as error:
+        raise LogFormatError(f"{file}: expected JSON, found brackets that are nested too deep to be read") from error
     if not isinstance(content, dict):
         raise LogFormatError(f"{file}: expected a JSON object with a model's keys, found {type(content).__name__}")
     return content

@@ -9,6 +9,9 @@ from helpers.physics.reading.keys import Keys
 
 N_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 N_ACTIVE = ("num_experts_per_tok", "top_k_experts", "experts_per_token")
+MAX_EXPERTS = 100_000
+"""Of one layer; published ones have a few hundred, and degrees of parallelism are looked for among all of them."""
+
 _DENSE, _SPARSE, _HASH = "dense", "sparse", "hash_moe"
 _KINDS = {_DENSE: _DENSE, _SPARSE: _SPARSE, "moe": _SPARSE, _HASH: _HASH}
 _UNGATED = ("relu2", "relu_squared", "squared_relu")
@@ -101,7 +104,7 @@ def _n_matrices(keys: Keys) -> int:
 
 def experts(keys: Keys, family: Family, is_hash_routed: bool = False) -> Experts:
     """Return routed experts with what stands beside them."""
-    n_experts, n_active = keys.count(*N_EXPERTS), keys.count(*N_ACTIVE)
+    n_experts, n_active = keys.count(*N_EXPERTS, at_most=MAX_EXPERTS), keys.count(*N_ACTIVE)
     if n_active > n_experts:
         raise keys.fail(f"{N_ACTIVE[0]} of at most {n_experts} experts", n_active)
     width = keys.count("moe_intermediate_size" if keys.has("moe_intermediate_size") else "intermediate_size")

@@ -39,6 +39,9 @@ HARMLESS = (
 )
 """Patterns of keys that change no byte of a decode step (names, tokens, positions, training, sampling, vision)."""
 
+MAX_COUNT = 10**12
+"""Above any dimension of a model: a larger one is a slip of the pen, and no arithmetic would hold it."""
+
 SUSPECT = {
     "experts": ("*expert*", "moe_*", "*_moe_*"),
     "recurrent layers": ("*mamba*", "*ssm*", "linear_*", "attn_type_list", "attn_layer_*", "*rwkv*", "*lightning*"),
@@ -86,7 +89,7 @@ class Keys:
             self.assume(f"{first} {found[first]} is used, although {other} says {found[other]}")
         return found[first] if first is not None else None
 
-    def count(self, *names: str, default: int | None = None, at_least: int = 1) -> int:
+    def count(self, *names: str, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
         """Return a whole number.
 
         Parameters
@@ -95,8 +98,8 @@ class Keys:
             Names the key goes by; the first that is there counts.
         default : int, optional
             Where none is there; without one, a missing key is an error.
-        at_least : int
-            Smallest value that makes sense.
+        at_least, at_most : int
+            Smallest and largest value that make sense.
 
         Returns
         -------
@@ -105,21 +108,24 @@ class Keys:
         Raises
         ------
         RooflogError
-            Missing without a default, not a whole number, or too small.
+            Missing without a default, not a whole number, too small or too large.
         """
         value = self.value(*names)
         if value is None:
             if default is None:
                 raise self.missing([names[0]])
             return default
-        return self._whole(value, names[0], at_least)
+        written = next(name for name in names if self.values.get(name) is not None)
+        return self._whole(value, written, at_least, at_most)
 
-    def _whole(self, value: Any, name: str, at_least: int) -> int:
+    def _whole(self, value: Any, name: str, at_least: int, at_most: int = MAX_COUNT) -> int:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or value != value or value in (float("inf"), -float("inf")) or value != int(value):
             raise self.fail(f"{name} to be a whole number", repr(value))
         if value < at_least:
             raise self.fail(f"{name} of at least {at_least}", value)
+        if value > at_most:
+            raise self.fail(f"{name} of at most {at_most:,}".replace(",", " "), f"{float(str(value)):.4g}")
         return int(value)
 
     def flag(self, name: str, default: bool = False) -> bool:

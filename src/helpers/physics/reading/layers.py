@@ -18,6 +18,9 @@ _HYBRID_KEYS = ("hybrid_override_pattern", "layers_block_type")
 _N_DRAFT_MODULES = ("num_nextn_predict_layers", "num_mtp_modules")
 _N_DRAFT_LAYERS = ("mtp_num_hidden_layers", "mtp_transformer_layers")
 
+MAX_LAYERS = 10_000
+"""Layers are listed one by one; the deepest published stacks have a few hundred."""
+
 
 def read_layers(keys: Keys, family: Family) -> tuple[Layer, ...]:
     """Return the stack, equal layers counted together.
@@ -40,7 +43,7 @@ def read_layers(keys: Keys, family: Family) -> tuple[Layer, ...]:
     """
     if keys.has(*_HYBRID_KEYS):
         return _counted(_block(keys, family, letter) for letter in _pattern(keys))
-    n_layers = keys.count("num_hidden_layers")
+    n_layers = keys.count("num_hidden_layers", at_most=MAX_LAYERS)
     pairs = zip(read_mixers(keys, family, n_layers), read_feeds(keys, family, n_layers), strict=True)
     return _counted(_layer(keys, family, mixer, feed) for mixer, feed in pairs)
 
@@ -139,8 +142,8 @@ def read_draft(keys: Keys, family: Family) -> tuple[tuple[Layer, ...], tuple[Wei
     notes : mapping
         ``draft_modules``: how many modules the checkpoint has, where more than one.
     """
-    n_modules = keys.count(*_N_DRAFT_MODULES, default=0, at_least=0)
-    n_layers = keys.count(*_N_DRAFT_LAYERS, default=1 if n_modules else 0, at_least=0)
+    n_modules = keys.count(*_N_DRAFT_MODULES, default=0, at_least=0, at_most=MAX_LAYERS)
+    n_layers = keys.count(*_N_DRAFT_LAYERS, default=1 if n_modules else 0, at_least=0, at_most=MAX_LAYERS)
     pattern = keys.value("mtp_hybrid_override_pattern")
     if not keys.flag("use_mtp", True) or not n_layers:
         return (), (), {}

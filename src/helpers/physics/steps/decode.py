@@ -79,6 +79,8 @@ class DecodeModel:
         if parallel.dp_attention:
             texts.append(f"data-parallel attention: running_req is that of one of {parallel.dp} ranks, all equally "
                          "loaded; the experts see the tokens of all ranks")
+        elif parallel.dp > 1:
+            texts.append(f"{parallel.dp} independent copies: running_req, step and rates are those of one of them")
         if self.n_draft_tok:
             drafts = (f"{self._draft_forwards()} forwards of the model's draft layers and their head"
                       if self.has_draft_layers else "a draft that costs nothing (no draft layers are known)")

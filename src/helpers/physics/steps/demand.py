@@ -57,9 +57,10 @@ class Parallel:
                 f"parallel: data-parallel attention shares the tp ranks: expected dp to divide tp, found dp {self.dp} "
                 f"and tp {self.tp}"
             )
-        if self.tp % self.ep and self.ep % self.tp:
+        if self.ep > 1 and self.tp % self.ep:
             raise RooflogError(
-                f"parallel: expected ep to divide tp or tp to divide ep, found ep {self.ep} and tp {self.tp}"
+                f"parallel: the ranks that deal out experts are among the tp ranks (data-parallel attention counts its "
+                f"ranks in): expected ep to divide tp, found ep {self.ep} and tp {self.tp}"
             )
 
     @property
@@ -70,7 +71,7 @@ class Parallel:
     @property
     def expert_ranks(self) -> int:
         """Ranks that hold the experts of one layer together."""
-        return max(self.tp, self.ep)
+        return self.tp
 
     @property
     def requests_per_rank(self) -> int:

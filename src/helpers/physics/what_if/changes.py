@@ -112,7 +112,7 @@ def apply(setup: Setup, change: Change) -> Setup:
         raise RooflogError(f"context_tok: expected above 0 tok, found {context_tok:g}")
     accept_len = 1.0 if change.no_speculation else setup.accept_len
     if change.accept_len is not None:
-        accept_len = _checked_accept_len(model, change.accept_len)
+        accept_len = _checked_accept_len(model, setup.accept_len, change.accept_len)
     return Setup(model, change.hardware or setup.hardware, context_tok, accept_len)
 
 
@@ -148,7 +148,11 @@ def _configured(model: DecodeModel | HandModel, what: str) -> DecodeModel:
     return model
 
 
-def _checked_accept_len(model: DecodeModel | HandModel, accept_len: float) -> float:
+def _checked_accept_len(model: DecodeModel | HandModel, now_accept_len: float, accept_len: float) -> float:
+    is_drafted = now_accept_len > 1 or (isinstance(model, DecodeModel) and model.n_draft_tok > 0)
+    if accept_len > 1 and not is_drafted:
+        raise RooflogError(f"accept_len: expected 1 where nothing is drafted, found {accept_len:g}; a draft and its "
+                           "verification take time that was not measured: give num_draft_tokens, or measure it")
     most = model.n_draft_tok + 1 if isinstance(model, DecodeModel) and model.n_draft_tok else np.inf
     if not 1 <= accept_len <= most:
         raise RooflogError(f"accept_len: expected 1 to {most:g} (draft tokens + 1), found {accept_len:g}; a longer "

@@ -317,7 +317,7 @@ def _at_load(base: _Base, lever: str, load: float, law: Law | None, assumes: tup
         return base.rate(lever, (base.level.step_s, *base.level.span_s), base.now.accept_len, assumes)
     at = np.array([load])
     step_s = float(law.step_s(at)[0])
-    lo, hi = (float(end[0]) for end in law.band_s(at)) if law.band_s is not None else (step_s, step_s)
+    lo, hi = (float(end[0]) for end in law.band_s(at)) if law.band_s is not None else (UNKNOWN, UNKNOWN)
     said = f"the measured law between {law.range_text}, contexts and acceptance as there"
     no_band = () if law.band_s is not None else ("the law has no interval here",)
     return base.rate(lever, (step_s, lo, hi), base.now.accept_len, (*assumes, said, *no_band), load)
