@@ -102,7 +102,7 @@ def test_bad_input_is_one_line_exit_3_and_nothing_written(tmp_path, capsys, swee
         (["simulate", "--estimate", "--version", "latest"], "expected 0.3.6 to 0.5.23 for sglang, found 'latest'"),
         (["simulate", "--estimate", "--levels", "1,x"], "expected list[int]"),
         (["simulate", "--estimate", "--server", '{{"lawn": 1}}'], "no field 'lawn'"),
-        (["simulate", "--estimate", "--truth", "x.json"], "--truth belongs to a log"),
+        (["simulate", "--estimate", "--truth", "x.json"], "--truth and --sources belong to a log"),
         (["report", "nosuch"], "expected a run folder"),
     ],
 )

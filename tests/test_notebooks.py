@@ -147,7 +147,7 @@ def test_01_shows_ranks_malformed_lines_and_oddities(execute, tmp_path):
     assert ingest["lines_total"] == n_lines and ingest["lines"]["malformed"] == 1
     words = plain(" ".join(shown.values()))
     assert str(n_lines - 1) in words and "nul bytes" in words
-    assert "4 as lockstep" in words and "4 ranks hold" in words
+    assert "4 lockstep" in words and "4 rank(s)" in words
 
 
 def test_02_shows_levels_and_why_the_naive_mean_is_wrong(execute, root):

@@ -116,8 +116,9 @@ def _by_time(ticks: pd.DataFrame, facts: Mapping[str, object]) -> str:
     accept = np.clip(np.nan_to_num(_numbers(ticks, "accept_len"), nan=1.0), 1.0, None)
     if not n_steps or not np.isfinite(stamps).all() or stamps[-1] - stamps[0] < 60:
         return ""
-    # A count that rose claims too much time, one that fell too little: over a whole log they make up for each other.
-    claimed_s = float((n_steps * running * accept / np.where(rate > 0, rate, np.inf))[1:].sum())
+    # A count that rose within the line claims too much time: the smaller end claims the least that is certain.
+    least = np.minimum(running[1:], running[:-1])
+    claimed_s = float((n_steps * least * accept[1:] / np.where(rate[1:] > 0, rate[1:], np.inf)).sum())
     overlap = claimed_s / float(stamps[-1] - stamps[0])
     if overlap < MIN_OVERLAP:
         return ""
