@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps clean
+.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +71,9 @@ picture: demo  ## docs/answer.png from the report of the simulated log (needs ch
 
 sweeps: $(INSTALLED)  ## errors of the laws and of the prediction on public sweeps (needs ../shared)
 	$(BIN)/pytest -q -s tests/test_measured_sweeps.py tests/physics/test_prediction.py
+
+fuzz: $(INSTALLED)  ## millions of mutated lines against the reader, for an hour; goes on where it was stopped
+	nice -n 15 $(BIN)/python tests/fuzz/run_fuzz.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -178,6 +178,15 @@ def test_nothing_is_evaluated(tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff"])
+def test_two_stray_bytes_are_no_utf_16(tmp_path, mark):
+    path = tmp_path / "a.log"
+    path.write_bytes(mark + b"x\n" + TEXT)
+    log = ingest.read_log(path)
+    assert (len(log.samples), log.accounting.lines_total) == (40, 41)
+    assert log.accounting.oddities == {"invalid_utf8": 2}
+
+
 def test_clock_that_runs_backwards(tmp_path):
     lines = [SGLANG.format(second=50 - second, n=8, tok=640, rate=1.0) for second in range(50)]
     log = read(tmp_path, *lines)
@@ -253,9 +262,9 @@ def test_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
 def test_more_ranks_than_any_server_has(tmp_path):
     lines = [LINE.replace("TP0", f"DP{k} TP{k * k}") for k in range(MAX_RANKS + 1)]
     log = read(tmp_path, *lines[:-1])
-    assert log.samples["rank"].nunique() == MAX_RANKS
+    assert log.samples["rank"].nunique() == MAX_RANKS and not log.accounting.notes
     log = read(tmp_path, *lines)
-    assert log.samples["rank"].isna().all() and len(log.samples) == MAX_RANKS + 1
+    assert len(log.samples) == log.accounting.lines["statistic"] == MAX_RANKS + 1
     assert any(f"{MAX_RANKS + 1} different rank tags" in note for note in log.accounting.notes)
 
 

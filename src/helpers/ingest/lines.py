@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import gzip
 import hashlib
-import io
+import os
+import re
+import stat
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 import zstandard
 
+from helpers.ingest import unpack, wrappers
 from helpers.schema import LogFormatError
 
 CHUNK_BYTES = 8 * 2**20
@@ -30,9 +31,6 @@ MAX_LINE_BYTES = 16 * 2**20
 
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
-
-_COMPRESSED_PIECE_BYTES = 128 * 1024
-"""Fed to the zstd decoder at once: logs shrink up to about 100-fold, so one piece expands to about a chunk."""
 
 _BINARY_MAGIC = {
     b"\x89PNG": "a PNG image", b"PAR1": "a Parquet file", b"PK\x03\x04": "a zip archive", b"\x7fELF": "a program",
@@ -71,16 +69,21 @@ class FileReader:
         As given; '-' is standard input.
     oddities : Counter
         nul_bytes, crlf, ansi, invalid_utf8, truncated_last_line, long_lines, cut_lines, utf16.
-    n_lines, n_bytes, sha256
+    names_record : pattern, optional
+        Found in lines that name a statistic; such lines at the end of a chunk go to the next one, with the lines after
+        them over which a terminal may have folded them.
+    n_lines, n_bytes, sha256, notes
         Known after the last chunk; bytes and hash are those of the source as stored, compressed or not.
     """
 
     path: str
     chunk_bytes: int = CHUNK_BYTES
+    names_record: re.Pattern[bytes] | None = None
     oddities: Counter[str] = field(default_factory=Counter)
     n_lines: int = 0
     n_bytes: int = 0
     sha256: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def chunks(self, report: Callable[[int], None] | None = None) -> Iterator[Chunk]:
         """Yield the file in chunks of whole lines.
@@ -99,7 +102,7 @@ class FileReader:
         carry = b""
         overlong = False
         is_first = True
-        for piece in _decoded(source, self.path, self.chunk_bytes, self.oddities):
+        for piece, is_last in _with_last(_decoded(source, self.path, self.chunk_bytes, self.oddities)):
             if is_first:
                 refuse_binary(piece, self.path)
                 is_first = False
@@ -118,15 +121,26 @@ class FileReader:
                     carry, overlong = carry[:MAX_LINE_BYTES], True
                     self.oddities["cut_lines"] += 1
                 continue
-            yield self._clean(b"".join((carry, memoryview(piece)[:cut])), ends_open=False)
-            carry = piece[cut:]
+            block, rest = b"".join((carry, memoryview(piece)[:cut])), piece[cut:]
+            held = len(block) if is_last else self._hold_from(block)
+            if held:
+                yield self._clean(block[:held], ends_open=False)
+            carry = block[held:] + rest
         if carry:
-            yield self._clean(carry, ends_open=True)
+            yield self._clean(carry, ends_open=not carry.endswith(b"\n"))
         self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
+        self.notes += source.doubts()
         if self.n_lines == 0:
             raise LogFormatError(
                 f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
             )
+
+    def _hold_from(self, block: bytes) -> int:
+        """Return where the lines begin that must wait for the ones after them."""
+        if self.names_record is None:
+            return len(block)
+        held = wrappers.hold_from(block, self.names_record)
+        return held if len(block) - held <= MAX_LINE_BYTES // 2 else len(block)
 
     def _clean(self, text: bytes, *, ends_open: bool) -> Chunk:
         """Count what is odd in a run of lines and make it valid text."""
@@ -179,7 +193,8 @@ class _HashingReader:
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
-        self._hash = hashlib.sha256()
+        self._path, self._hash = path, hashlib.sha256()
+        self._size_bytes = None if path == "-" else _stored_bytes(self._file)
         self.n_bytes = 0
 
     def read(self, size: int) -> bytes:
@@ -191,9 +206,23 @@ class _HashingReader:
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
+    def doubts(self) -> list[str]:
+        """Say in words if the file was written or cut while it was read."""
+        if self._size_bytes is None or self._size_bytes == self.n_bytes:
+            return []
+        has_grown = self.n_bytes > self._size_bytes
+        verb, what = ("grew", "the end may be missing") if has_grown else ("shrank", "lines are lost")
+        return [f"{self._path}: {verb} from {self._size_bytes} to {self.n_bytes} bytes while it was read: {what}"]
+
     def close(self) -> None:
         if self._file is not sys.stdin.buffer:
             self._file.close()
+
+
+def _stored_bytes(file: BinaryIO) -> int | None:
+    """Return the size of a regular file; a pipe has none."""
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _open(path: str) -> BinaryIO:
@@ -211,15 +240,16 @@ def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str
     start = source.read(4)
     stream: Iterator[bytes]
     if start[:2] == b"\x1f\x8b":
-        stream = _gunzip(start, source, path, size)
+        stream = unpack.gunzip(start, source, path, size)
     elif start == zstandard.FRAME_HEADER:
-        stream = _unzstd(start, source, path)
+        stream = unpack.unzstd(start, source, path, size)
     else:
         stream = _plain(start, source, size)
     with contextlib.closing(source):
         first = next(stream, b"")
         encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
-        if encoding is None:
+        is_wide = first[2:1002].count(0) * 4 > len(first[2:1002])  # every second byte of Latin text
+        if encoding is None or not is_wide:
             yield first.removeprefix(codecs.BOM_UTF8)
             yield from stream
             return
@@ -230,54 +260,19 @@ def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str
             yield decoder.decode(piece).encode()
 
 
+def _with_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Tell of each piece whether it is the last."""
+    before = next(pieces, None)
+    for piece in pieces:
+        yield before or b"", False
+        before = piece
+    if before is not None:
+        yield before, True
+
+
 def _plain(start: bytes, source: _HashingReader, size: int) -> Iterator[bytes]:
     """Yield the bytes as they are."""
     piece = start + source.read(size)
     while piece:
         yield piece
         piece = source.read(size)
-
-
-def _gunzip(start: bytes, source: _HashingReader, path: str, size: int) -> Iterator[bytes]:
-    """Unpack one or several gzip members."""
-    with gzip.GzipFile(fileobj=_Rejoined(start, source)) as unpacked:
-        try:
-            while piece := unpacked.read(size):
-                yield piece
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise LogFormatError(
-                f"{path}: the gzip data is truncated or damaged ({error}); copy the file again"
-            ) from error
-
-
-def _unzstd(start: bytes, source: _HashingReader, path: str) -> Iterator[bytes]:
-    """Unpack one or several zstd frames."""
-    decoder = zstandard.ZstdDecompressor().decompressobj()
-    packed = start + source.read(_COMPRESSED_PIECE_BYTES)
-    try:
-        while packed:
-            if decoder.eof:
-                decoder = zstandard.ZstdDecompressor().decompressobj()
-            if piece := decoder.decompress(packed):
-                yield piece
-            packed = decoder.unused_data if decoder.eof else b""
-            packed = packed or source.read(_COMPRESSED_PIECE_BYTES)
-    except zstandard.ZstdError as error:
-        raise LogFormatError(f"{path}: the zstd data is damaged ({error}); copy the file again") from error
-    if not decoder.eof:
-        raise LogFormatError(f"{path}: the zstd data is truncated (the last frame has no end); copy the file again")
-
-
-class _Rejoined(io.RawIOBase):
-    """A stream with the bytes that were read to recognise it put back."""
-
-    def __init__(self, start: bytes, source: _HashingReader) -> None:
-        self._start, self._source = start, source
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        taken = self._start if size < 0 else self._start[:size]
-        self._start = self._start[len(taken):]
-        return taken or self._source.read(size)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.schema import LogFormatError
+from helpers.schema import LogFormatError, printable
 
 LOG_SUFFIXES = ("", ".log", ".txt", ".out", ".err", ".stderr", ".stdout")
 """File name endings that a folder's logs have, before .gz or .zst; rotated parts (.1, .2024-01-01) also count."""
@@ -63,6 +64,8 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
     notes: list[str] = []
     is_searched = False
     for item in [os.fspath(path) for path in given]:
+        if "\0" in item or not _is_text(item):
+            raise LogFormatError(f"{item}: expected a path in UTF-8 without NUL, found other bytes. Rename the file")
         if os.path.isdir(item):
             found, skipped = _search_folder(item)
             if not found:
@@ -75,6 +78,7 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
             notes += [f"skipped {reason}" for reason in skipped]
             is_searched = True
         elif item == "-" or os.path.exists(item):  # pipes too
+            _refuse_device(item)
             paths.append(item)
         elif glob.has_magic(item):
             matches = [match for match in glob.glob(item, recursive=True) if os.path.isfile(match)]
@@ -89,6 +93,18 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
         else:
             raise LogFormatError(f"{item}: no such file or folder; expected a server log. Check the path")
     return _without_repeats(paths, is_searched, notes)
+
+
+_STREAMS = ("/dev/stdin", "/dev/fd/", "/dev/tty", "/dev/null", "/proc/self/fd/")
+
+
+def _refuse_device(path: str) -> None:
+    """Raise LogFormatError for a device that gives bytes for ever."""
+    if path == "-" or path.startswith(_STREAMS):
+        return
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        raise LogFormatError(f"{path}: expected a log file, a folder or a pipe, found a device. Check the path")
 
 
 def _without_repeats(paths: list[str], is_searched: bool, notes: list[str]) -> Inputs:
@@ -109,7 +125,9 @@ def _search_folder(folder: str) -> tuple[list[str], list[str]]:
     """Return files named like logs and, for every other file, its path and why it was skipped."""
     found, skipped = [], []
     visited: set[str] = set()
-    for directory, names, files in os.walk(folder, followlinks=True):
+    for directory, names, files in os.walk(folder, followlinks=True, onerror=lambda error: skipped.append(
+        f"{error.filename}: cannot be read ({error.strerror})"
+    )):
         real = os.path.realpath(directory)
         if real in visited:  # a link that leads back
             names.clear()
@@ -118,17 +136,36 @@ def _search_folder(folder: str) -> tuple[list[str], list[str]]:
         names[:] = sorted((name for name in names if not name.startswith(".")), key=natural_key)
         for name in sorted(files, key=natural_key):
             path = os.path.join(directory, name)
-            if name.startswith("."):
+            if not _is_text(path):
+                skipped.append(f"{printable(path)}: the name is not UTF-8")
+            elif name.startswith("."):
                 skipped.append(f"{path}: hidden file")
             elif not os.path.isfile(path):
                 skipped.append(f"{path}: no regular file")
             elif (suffix := log_suffix(name)) not in LOG_SUFFIXES:
                 skipped.append(f"{path}: not named like a log (ends in {suffix})")
-            elif os.path.getsize(path) == 0:
+            elif _is_empty(path):
                 skipped.append(f"{path}: empty")
             else:
                 found.append(path)
     return found, skipped
+
+
+def _is_text(path: str) -> bool:
+    """Tell whether a path can be written down: names of files may hold any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_empty(path: str) -> bool:
+    """Tell whether a file holds nothing; one that is gone since it was listed is found missing when it is read."""
+    try:
+        return os.path.getsize(path) == 0
+    except OSError:
+        return False
 
 
 def log_suffix(name: str) -> str:

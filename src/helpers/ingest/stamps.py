@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from helpers.ingest.workers import add_labels
+
 FULL, NO_YEAR, NO_DATE, WRAPPER = 1, 2, 3, 4
 """What a stamp tells: date and time, no year, time only; WRAPPER is a full one that the engine did not print."""
 
@@ -25,6 +27,8 @@ _PATTERNS = (
     # anything else: the last stamp before the record
     (NO_YEAR, rf"^.*{_LEVEL} ({_DAY} {_TIME}) "),
     (FULL, rf"^.*({_DATE} {_TIME}){_TAGS}"),
+    (FULL, rf"({_DATE} {_TIME}) Engine [0-9]+\] *$"),
+    (FULL, rf"^.*\[([0-9]{{2}}/[0-9]{{2}}/[0-9]{{4}}-{_TIME})\]"),  # TensorRT-LLM, month first
     (NO_DATE, rf"^.*\[({_TIME}){_TAGS}"),
     (WRAPPER, rf"({_DATE}[T ]{_TIME})"),
     (WRAPPER, rf"([A-Z][a-z]{{2}} +[0-9]{{1,2}} {_TIME})"),
@@ -34,7 +38,7 @@ _PATTERNS = (
 _YEAR_BEFORE = {FULL: "", NO_YEAR: "1904-", NO_DATE: "1904-01-01 ", WRAPPER: ""}
 """What is put before a stamp to make it whole; 1904 is a leap year."""
 
-_ENGINE = r"Engine ([0-9]+): *$"
+_ENGINE = r"Engine ([0-9]+)[:\]] *$"
 _ENGINE_PROCESS = r"\(EngineCore_DP([0-9]+) "
 _GPU = r"\[gpu_id=([0-9]+)\] *$"
 
@@ -55,8 +59,8 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     DataFrame
-        With ``stamp`` (datetime, missing if none), ``stamp_kind`` and ``rank`` added, in the order given. Years
-        that were not printed are 1904, days that were not printed its first.
+        With ``stamp`` (datetime, missing if none), ``stamp_kind``, ``rank`` and ``label`` (the process that a wrapper
+        names) added, in the order given. Years that were not printed are 1904, days that were not printed its first.
     """
     found = []
     frame = frame.with_row_index("_row")
@@ -73,7 +77,7 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
                 found.append(_read_matched(matched, kind))
                 frame = frame.filter(~is_match)
     found.append(_without_stamp(frame.drop("_found", strict=False)))
-    frame = pl.concat(found).sort("_row").drop("_row")
+    frame = add_labels(pl.concat(found).sort("_row").drop("_row"))
     if not frame["rank"].has_nulls():
         return frame
     prefix = pl.col("prefix")
@@ -98,8 +102,9 @@ def _read_matched(matched: pl.DataFrame, kind: int) -> pl.DataFrame:
         seconds = pl.col("_stamp").str.replace(",", ".", literal=True)
         fractional = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
         syslog = pl.lit("1904 ") + pl.col("_stamp")
+        month_first = pl.col("_stamp").str.to_datetime("%m/%d/%Y-%H:%M:%S", strict=False, time_unit="us")
         named_month = syslog.str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
-        matched = matched.with_columns(stamp=pl.coalesce("stamp", fractional, named_month))
+        matched = matched.with_columns(stamp=pl.coalesce("stamp", fractional, month_first, named_month))
     return matched.drop("_found", "_stamp").select(pl.exclude("stamp", "stamp_kind", "rank"), *_ADDED)
 
 
@@ -115,7 +120,27 @@ def _without_stamp(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _tagged(tag: str, number: pl.Expr) -> pl.Expr:
     """``001`` -> ``DP1``."""
-    return pl.lit(tag) + number.cast(pl.Int64).cast(pl.String)
+    return pl.lit(tag) + number.cast(pl.Int64, strict=False).cast(pl.String)
+
+
+_WRAPPED_AT = r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})"
+"""A wrapper's stamp in front of a record that has its own; engines print no T."""
+
+
+def wrapper_gaps_s(records: pl.DataFrame) -> list[float]:
+    """Return by how many seconds the wrapper's stamp differs from the record's own, of the first and the last record.
+
+    Parameters
+    ----------
+    records : DataFrame
+        As `read_prefixes` returns them.
+    """
+    own = records.filter(pl.col("stamp_kind").is_in([FULL, NO_YEAR]) & pl.col("stamp").is_not_null())
+    some = pl.concat([own.head(1), own.tail(1)])
+    wrapper = some["prefix"].str.extract(_WRAPPED_AT).str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="us")
+    is_yearless = some["stamp"].dt.year() == 1904
+    same_year = wrapper.dt.replace(year=1904).zip_with(is_yearless, wrapper)
+    return ((same_year - some["stamp"]).dt.total_microseconds() / 1e6).drop_nulls().to_list()
 
 
 def unroll(stamp_us: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
