@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from logs import sglang_line, vllm_line
 
-from helpers import ingest
+from helpers import ingest, synth
 from helpers.ingest import lives, stamps
 from helpers.ingest.export_scan import sample_frame
 from helpers.ingest.exports import EXPORTS, find_export
@@ -328,3 +328,14 @@ def test_times_of_records(value, expected):
 def test_rows_keep_to_the_columns():
     with pytest.raises(KeyError, match="nonsense"):
         sample_frame([{"line_no": 1, "engine": "vllm", "kind": "counters", "nonsense": 1}])
+
+
+def test_a_folder_gives_its_exports_and_names_the_other_files(tmp_path) -> None:
+    """Scrapes and snapshots beside the log are read; a client's result is skipped with the reason."""
+    simulation = synth.presets.get("dense_sweep", levels_req=[1, 2]).simulate(seed=4)
+    (tmp_path / "server.log").write_text("".join(f"{line}\n" for line in simulation.lines()))
+    simulation.write_sources(tmp_path)
+    (tmp_path / "client.json").write_text('{"output_throughput": 1.5}')
+    log = ingest.read_log(tmp_path)
+    assert {source.path.rsplit("/", 1)[-1] for source in log.sources} == {"server.log", "metrics.txt", "loads.jsonl"}
+    assert len(log.moments) and any("client.json: no scrapes" in note for note in log.accounting.notes)

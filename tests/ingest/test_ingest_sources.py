@@ -220,7 +220,7 @@ def test_folder_reads_logs_and_lists_what_it_skipped(folder):
     assert names == ["deep/er/a.txt.gz", "again.log"]  # in the order of their stamps
     notes = "\n".join(log.accounting.notes)
     for name, reason in {
-        "result.json": "not named like a log", ".hidden.log": "hidden", "empty.log": "empty",
+        "result.json": "no scrapes", ".hidden.log": "hidden", "empty.log": "empty",
         "b.log": "the same file as", "notes.txt": "no statistic line",
     }.items():
         assert any(f"{name}:" in line and reason in line for line in notes.splitlines()), name

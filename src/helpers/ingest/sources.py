@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.ingest.exports import find_export
 from helpers.schema import LogFormatError, printable
 
 LOG_SUFFIXES = ("", ".log", ".txt", ".out", ".err", ".stderr", ".stdout")
 """File name endings that a folder's logs have, before .gz or .zst; rotated parts (.1, .2024-01-01) also count."""
+
+EXPORT_SUFFIXES = (".json", ".jsonl", ".ndjson", ".prom", ".metrics")
+"""Endings of files that may tell more than a log; in a folder only those count that do (`exports`)."""
 
 _PACKED = (".gz", ".zst", ".zstd")
 _ROTATION = re.compile(r"(?:[._-]?\d[\d._-]*)$")
@@ -142,10 +146,12 @@ def _search_folder(folder: str) -> tuple[list[str], list[str]]:
                 skipped.append(f"{path}: hidden file")
             elif not os.path.isfile(path):
                 skipped.append(f"{path}: no regular file")
-            elif (suffix := log_suffix(name)) not in LOG_SUFFIXES:
+            elif (suffix := log_suffix(name)) not in (*LOG_SUFFIXES, *EXPORT_SUFFIXES):
                 skipped.append(f"{path}: not named like a log (ends in {suffix})")
             elif _is_empty(path):
                 skipped.append(f"{path}: empty")
+            elif suffix in EXPORT_SUFFIXES and find_export(path) is None:
+                skipped.append(f"{path}: no scrapes, snapshots or metrics that are read (ends in {suffix})")
             else:
                 found.append(path)
     return found, skipped
