@@ -222,7 +222,7 @@ def _extra() -> pl.Expr:
     once = [text.str.replace('(?:, )?"is_sum": true', "") for part, text in bodies.items() if part != "decode"]
     rest = [text.replace("", None) for text in (bodies["decode"], *once)]
     prompt_s = pl.format('"prompt_s": {}', pl.col("prompt_s_prompt").round(9))
-    n_tok = pl.format('"n_tok": {}', pl.col("n_tok").cast(pl.Int64))
+    n_tok = pl.format('"n_tok": {}', pl.col("n_tok").cast(pl.Int64, strict=False))
     doubt = pl.when("is_doubtful").then(pl.lit(f'"doubt": "{_DOUBT}"'))
     whole = pl.concat_str(named, *rest, prompt_s, n_tok, separator=", ", ignore_nulls=True)
     own = pl.concat_str(rest[0], doubt, separator=", ", ignore_nulls=True)
