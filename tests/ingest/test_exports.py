@@ -287,6 +287,22 @@ def test_an_export_inside_a_logs_time_is_of_its_server(tmp_path, zone_h):
     assert log.moments["t_s"].iloc[0] == pytest.approx(0.68, abs=1e-6)
 
 
+@pytest.mark.parametrize("month_day", ["02-14", "11-29"])
+def test_an_export_beside_a_log_without_year_shows_the_logs_day(tmp_path, month_day):
+    begin = datetime.datetime.fromisoformat(f"2026-{month_day}T12:00:00+00:00")
+    path = tmp_path / "server.log"
+    line = vllm_line().split(" [", 1)[1]
+    times = [begin + datetime.timedelta(seconds=s) for s in (0, 10, 20, 30)]
+    path.write_text("".join(f"INFO {time:%m-%d %H:%M:%S} [{line}\n" for time in times))
+    pages = [f"# scrape_unix_time {time.timestamp()}\nvllm:num_requests_running 8.0\n"
+             f"vllm:iteration_tokens_total_count {i * 100}.0\nvllm:generation_tokens_total {i * 800}.0\n"
+             for i, time in enumerate(times)]
+    (tmp_path / "metrics.txt").write_text("".join(pages))
+    log = ingest.read_log([str(path), str(tmp_path / "metrics.txt")])
+    assert set(log.samples["server_life"]) == {0} and set(log.samples["kind"]) == {"counters", "stats"}
+    assert set(log.samples["ts"].dt.strftime("%m-%d")) == {month_day} and log.samples["t_s"].max() == 30
+
+
 def test_an_export_of_another_time_or_engine_is_a_server_of_its_own(tmp_path):
     loads = write_lines(tmp_path / "loads.jsonl", sweep())
     late = tmp_path / "late.log"

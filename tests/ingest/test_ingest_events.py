@@ -316,3 +316,20 @@ def test_events_without_a_stamp_keep_their_line(tmp_path):
     assert where == {"ready": 2, "weights_loaded": 3, "retraction": 4}
     texts = log.events.set_index("line_no")["text"]
     assert "Application startup" in texts[2] and "Load weight" in texts[3] and "Retract" in texts[4]
+
+
+@pytest.mark.parametrize("newline", ["", "\\n", "\\r\\n"])
+@pytest.mark.parametrize(("dump", "expected"), [
+    ("model='m', tensor_parallel_size=2", {"model": "m", "tensor_parallel_size": 2}),
+    ("tp=2, dtype=torch.bfloat16", {"tp": 2, "dtype": "torch.bfloat16"}),
+    ("tp=2, compilation_config={'level': 3}", {"tp": 2, "compilation_config": {"level": 3}}),
+    ("tp=2, tokenizer='m'", {"tp": 2, "tokenizer": "m"}),
+    ("{'tp': 2}", {"tp": 2}),
+])  # fmt: skip
+def test_a_dump_ends_with_the_message_of_the_json_record_around_it(dump, expected, newline):
+    assert parse_arguments(f'{dump}{newline}", "_HOSTNAME": "node7", "x=y": "z=1, q=2"}}') == expected
+
+
+def test_quotes_of_values_end_no_dump():
+    assert parse_arguments("a=\"it's\", b=b\"it's\", c='x\", \"y', d=1") == {
+        "a": "it's", "b": "b\"it's\"", "c": 'x", "y', "d": 1} | {"b": str(b"it's")}

@@ -468,3 +468,14 @@ def test_rendered_statistics_give_the_same_law(tmp_path: Path) -> None:
     found = analyse(path)
     assert found.fits.linear["intercept_s"].value == pytest.approx(INTERCEPT_S, rel=0.01)
     assert found.fits.linear["slope_s_per_req"].value == pytest.approx(SLOPE_S_PER_REQ, rel=0.01)
+
+
+def test_a_log_that_begins_with_a_quoted_object_is_read_as_a_log(tmp_path: Path) -> None:
+    """One element of /metrics in the first line, SGLang's lines after it: none of them may go unread."""
+    element = '{"iter": 1, "iterLatencyMS": 5.0, "inflightBatchingStats": {"numGenRequests": 1}}'
+    line = ("[2026-08-01 10:00:{:02d} TP0] Decode batch, #running-req: 4, #token: {}, token usage: 0.10, "
+            "cuda graph: True, gen throughput (token/s): 400.00, #queue-req: 0")
+    log = tmp_path / "server.log"
+    log.write_text("\n".join([element, *(line.format(i, 1000 + 160 * i) for i in range(20))]) + "\n")
+    found = ingest.read_log(log)
+    assert (found.engine, found.accounting.by_kind["decode"]) == ("sglang", 20)

@@ -17,6 +17,9 @@ MAX_DUMP = 10**6
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAME = re.compile(r"\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.-]+))\s*$")
 
+_ENVELOPE_END = re.compile(r"(?<=[\w)\]}'\"])(?<![=: ][bBfFrRuU])(?:\\[nrt])*\Z")
+"""Before a double quote that opens nothing: it ends the message of a JSON record (docker, journald) around the dump."""
+
 
 def parse_arguments(text: str) -> dict[str, Any]:
     """Read ``ServerArgs(a=1, b='x')``, ``Namespace(...)``, ``{'a': 1}`` or ``a=1, b=x`` into a dict.
@@ -46,7 +49,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def split_top_level(text: str) -> Iterator[str]:
-    """Split at commas outside quotes and brackets; stop at the bracket that closes the whole."""
+    """Split at commas outside quotes and brackets; stop at what closes the whole: a bracket, or a JSON record's quote."""
     stack: list[str] = []
     quote = ""
     start = position = 0
@@ -57,6 +60,9 @@ def split_top_level(text: str) -> Iterator[str]:
                 position += 1
             elif character == quote:
                 quote = ""
+        elif not stack and character == '"' and (end := _ENVELOPE_END.search(text, start, position)):
+            position = end.start()
+            break
         elif character in "'\"":
             quote = character
         elif character in _CLOSING:

@@ -31,6 +31,8 @@ _MARGIN_US = 60 * 10**6
 """Scrapes may begin before the first line of the log and end after its last."""
 
 _DAY_US = 86_400 * 10**6
+_LEAP_DAY_US = int(np.datetime64("1904-02-29", "us").astype(np.int64))
+_SPAN_COLUMNS = ("us", "shown", "stamp_kind", "server_life")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class LogSpan:
     last_us: int
     life_begins: tuple[tuple[int, int], ...]
     """(first stamp, life) of every life, in time order."""
+    skips_leap_day: bool = False
+    """Whether the clock leaves 29 February out: stamps without year, none of them on that day."""
 
 
 def spans_of(samples: pl.DataFrame, events: pl.DataFrame) -> LogSpan | None:
@@ -50,9 +54,9 @@ def spans_of(samples: pl.DataFrame, events: pl.DataFrame) -> LogSpan | None:
     Parameters
     ----------
     samples, events : DataFrame
-        With us, stamp_kind and server_life.
+        With us, shown, stamp_kind and server_life.
     """
-    stamped = pl.concat([table.select("us", "stamp_kind", "server_life") for table in (samples, events)]).drop_nulls()
+    stamped = pl.concat([table.select(_SPAN_COLUMNS) for table in (samples, events)]).drop_nulls()
     stamped = stamped.filter(pl.col("stamp_kind").is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE, stamps.WRAPPER]))
     if stamped.is_empty():
         return None
@@ -62,6 +66,7 @@ def spans_of(samples: pl.DataFrame, events: pl.DataFrame) -> LogSpan | None:
     return LogSpan(
         kind, int(mine["us"].min()), int(mine["us"].max()),  # type: ignore[arg-type]
         tuple((int(us), int(life)) for life, us in begins.iter_rows()),
+        kind == stamps.NO_YEAR and not mine["shown"].is_between(_LEAP_DAY_US, _LEAP_DAY_US + _DAY_US, "left").any(),
     )
 
 
@@ -133,8 +138,10 @@ class Placing:
             starts = np.array(sorted(restarts), dtype=np.int64)
             lives = first_own_life + np.searchsorted(starts, table["line_no"].to_numpy(), side="right")
             return table.with_columns(file=path, server_life=pl.Series(lives, dtype=pl.Int64))
-        shifted = [(pl.col(column) + self.shift_us).alias(column) for column in ("us", "shown")]
-        table = table.with_columns(*shifted, file=path, stamp_kind=pl.lit(self.span.kind, pl.Int32))
+        us = pl.col("us") + self.shift_us
+        is_later = (us >= _LEAP_DAY_US) & self.span.skips_leap_day
+        shown = us + pl.when(is_later).then(_DAY_US).otherwise(0)
+        table = table.with_columns(us=us, shown=shown, file=path, stamp_kind=pl.lit(self.span.kind, pl.Int32))
         return table.with_columns(server_life=pl.Series(_lives_at(self.span, table["us"]), dtype=pl.Int64))
 
 

@@ -36,7 +36,12 @@ _MAPPED = ("iter", "timestamp", "attentionDpRank", "numQueuedRequests")
 def matches(head: str, path: str) -> bool:
     """Tell whether a file holds iteration statistics; a log may quote them, and its stamps may begin with a bracket."""
     del path
-    return _BEGIN.match(head) is not None and any(name in head for name in _NAMES)
+    if _BEGIN.match(head) is None or not any(name in head for name in _NAMES):
+        return False
+    lines = [line.strip() for line in head.splitlines() if line.strip()]
+    # an object by itself in the first line, and then something else: a log that quotes it
+    goes_on = len(lines) < 2 or _BEGIN.match(lines[1]) is not None or lines[1][0] in "{,]" or not lines[1].strip("[], ")
+    return goes_on or not lines[0].endswith("}")
 
 
 def read(path: str) -> ExportScan:
@@ -113,6 +118,11 @@ def _objects(text: str) -> Iterator[tuple[dict[str, Any], str]]:
             position += 1
         if position >= len(text):
             return
+        if text[position] != "{":  # not tried: every failure counts the lines before it, a long log of them is slow
+            line_end = text.find("\n", position)
+            yield {}, f"{text[position:position + 80].splitlines()[0]!r} is no JSON object"
+            position = line_end if line_end >= 0 else len(text)
+            continue
         try:
             value, position = decoder.raw_decode(text, position)
             yield (value, "") if isinstance(value, dict) else ({}, f"{str(value)[:80]!r} is no JSON object")

@@ -10,6 +10,7 @@ from helpers import schema
 from helpers.levels.rule import LevelRule
 
 RESAMPLES = 400
+MAX_PICKS = 4_000_000  # indices of the bootstrap held at a time
 """Bootstrap resamples per level: the ends of a 95 % interval are then known to a tenth of its width."""
 
 BOOTSTRAP_BLOCK = 3
@@ -129,14 +130,15 @@ def bootstrap_interval(
     length = min(BOOTSTRAP_BLOCK, max(1, n // 2))
     rng = np.random.default_rng(n)
     n_draws = -(-n // length)
-    starts = rng.integers(0, n - length + 1, size=(RESAMPLES, n_draws))
-    picks = (starts[:, :, None] + np.arange(length)).reshape(RESAMPLES, -1)[:, :n]
-    if use_median:
-        draws = np.median((time_s / steps)[picks], axis=1)
-        centre = float(np.median(time_s / steps))
-    else:
-        draws = time_s[picks].sum(axis=1) / steps[picks].sum(axis=1)
-        centre = float(time_s.sum() / steps.sum())
+    at_once = max(1, MAX_PICKS // n)  # a level of a million iterations would take gigabytes in one go
+    parts = []
+    for first in range(0, RESAMPLES, at_once):
+        starts = rng.integers(0, n - length + 1, size=(min(at_once, RESAMPLES - first), n_draws))
+        picks = (starts[:, :, None] + np.arange(length)).reshape(len(starts), -1)[:, :n]
+        parts.append(np.median((time_s / steps)[picks], axis=1) if use_median else
+                     time_s[picks].sum(axis=1) / steps[picks].sum(axis=1))
+    draws = np.concatenate(parts)
+    centre = float(np.median(time_s / steps)) if use_median else float(time_s.sum() / steps.sum())
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     effective = max(2.0, n / length)
