@@ -5,10 +5,13 @@ the next never sees.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers import synth
 from helpers.analysis import analyse
+from helpers.levels import keep_one_source
+from helpers.schema import LogFormatError
 from helpers.synth import Client, Lengths, Noise, Server, StepLaw
 
 LAW = StepLaw(intercept_s=0.020, slope_s_per_req=0.002)
@@ -151,3 +154,23 @@ def test_snapshots_give_the_line_as_a_cross_check(tmp_path):
     law = preset.server.law
     assert intercept_s == pytest.approx(law.intercept_s, rel=0.01)
     assert slope_s_per_req == pytest.approx(law.slope_s_per_req, rel=0.03)  # noise of a short sweep
+
+
+def test_two_engines_in_one_log_are_refused_in_words(tmp_path):
+    sglang = synth.presets.get("dense_sweep", levels_req=[1, 4, 16]).simulate(seed=1).lines()
+    other = Server(engine="vllm", version="0.20.2", law=StepLaw(intercept_s=0.04, slope_s_per_req=0.001))
+    vllm = synth.presets.Preset("other", "", other, Client(levels_req=(1, 4, 16))).simulate(seed=1).lines()
+    mixed = [line for pair in zip(sglang[-300:], vllm[-300:], strict=False) for line in pair]
+    (tmp_path / "server.log").write_text("\n".join(map(str, mixed)) + "\n")
+    with pytest.raises(LogFormatError, match="one engine in server life 0, found .* of sglang and|of vllm and"):
+        analyse(tmp_path / "server.log")
+
+
+def test_a_source_that_cannot_be_placed_is_not_pooled_with_the_log():
+    rows = [{"server_life": life, "running_req": n, "step_s": 0.01 * n, "clean_s": 50.0 - 10 * life,
+             "is_fitted": True, "note": ""} for life in (0, 1) for n in (1.0, 2.0)]
+    levels = pd.DataFrame(rows)
+    kept = keep_one_source(levels, {0: "request", 1: "counters"})
+    assert kept["is_fitted"].tolist() == [True, True, False, False]
+    assert kept["note"].iloc[2].startswith("rests on other records than the law (request)")
+    assert keep_one_source(levels, {0: "line", 1: "line"})["is_fitted"].all()

@@ -15,7 +15,7 @@ from helpers import allowance, ingest, laws, scorecard, segment
 from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
-from helpers.levels import LevelRule, keep_one_configuration, summarise_levels
+from helpers.levels import LevelRule, keep_one_configuration, keep_one_source, summarise_levels
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
 from helpers.schema import Fits, LogFormatError, RooflogError
@@ -116,12 +116,17 @@ def analyse(
     if any(is_named_table):
         raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
     log = ingest.read_log(paths, progress=progress)
+    _refuse_mixed_engines(log)
     of_log = {"engine": log.engine}
     lives = [merge_facts(of_log | of_life, user) for of_life in log.facts] or [merge_facts(of_log, user)]
     intervals = segment.label_intervals(log.samples, log.events, facts=[facts.values for facts in lives])
     rule = LevelRule() if min_clean is None else replace(LevelRule(), min_clean=min_clean)
     levels = summarise_levels(intervals, confidence=confidence, rule=rule)
     levels = keep_one_configuration(levels, [facts.values for facts in lives])
+    described = segment.describe_sources(log.samples)
+    used = described[described["is_used"]]
+    levels = keep_one_source(levels, {int(life): str(name) for life, name in zip(
+        used["server_life"], used["source"], strict=True)})
     life = _main_life(levels)
     facts = lives[life] if life < len(lives) else lives[-1]
     of_law = intervals[intervals["server_life"].isin(_fitted_lives(levels))]
@@ -130,6 +135,24 @@ def analyse(
     notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals),
              *_combined(log, [facts.values for facts in lives], _fitted_lives(levels))]
     return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes)
+
+
+MIXED_RECORDS = 3
+"""Decode records of a second engine in one server life from which no law can be told apart; fewer are a quotation."""
+
+
+def _refuse_mixed_engines(log: Log) -> None:
+    """Refuse a log in which two engines print into one server life: which line is whose decides every number."""
+    telling = log.samples[log.samples["kind"].isin(["decode", "stats", "iteration", "request", "counters"])]
+    for life, of_life in telling.groupby("server_life"):
+        counts = of_life["engine"].value_counts()
+        found = {str(name): int(n) for name, n in counts.items() if n >= MIXED_RECORDS}
+        if len(found) > 1:
+            words = " and ".join(f"{n} of {name}" for name, n in found.items())
+            raise LogFormatError(
+                f"{log.sources[0].path}: expected the records of one engine in server life {life}, found {words}; "
+                "no law holds for both: give each server's log by itself"
+            )
 
 
 def _combined(log: Log, facts: Sequence[Mapping[str, Any]], lives: Sequence[int]) -> list[str]:

@@ -10,9 +10,10 @@ import json
 
 import pandas as pd
 import pytest
-from logs import VLLM, read
+from logs import VLLM, read, vllm_line
 
 from helpers import ingest
+from helpers.cli.app import main
 from helpers.ingest.scan import scan_file
 from helpers.ingest.wrappers import CONTINUED, DOCKER_PART_BYTES
 
@@ -235,3 +236,23 @@ def test_two_kinds_of_wrapper_in_one_folder(tmp_path):
     samples = ingest.read_log(tmp_path).samples
     for row in samples.to_dict("records"):
         assert_values(row)
+
+
+@pytest.mark.parametrize("record", [
+    {"log": "{}\n", "stream": "stderr"}, {"MESSAGE": "{}", "_HOSTNAME": "ulmenhof"}, {"message": "{}\n", "x": 1},
+])  # fmt: skip
+def test_the_last_argument_in_a_json_record_is_read_and_redacted_alone(tmp_path, record):
+    lines = ["INFO 03-01 12:00:00 [core.py:93] Initializing a V1 LLM engine (v0.10.1) with config: model='ulmenhof/x', "
+             "dtype=torch.bfloat16, tensor_parallel_size=2", vllm_line()]
+    records = [{key: str(value).replace("{}", line) for key, value in record.items()} for line in lines]
+    path, safe = tmp_path / "server.log", tmp_path / "safe.log"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert main(["redact", str(path), "--out", str(safe)]) == 0 and "ulmenhof" not in safe.read_text()
+    assert [ingest.read_log(str(each)).facts[0]["tp"] for each in (path, safe)] == [2, 2]
+
+
+def test_docker_with_a_terminal_ends_its_records_with_carriage_returns(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text((json.dumps({"log": vllm_line() + "\r\n", "stream": "stdout"}) + "\n") * 3)
+    lines = ingest.read_log(str(path)).accounting.as_dict()["lines"]
+    assert (lines["statistic"], lines["malformed"]) == (3, 0)

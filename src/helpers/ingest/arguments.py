@@ -49,7 +49,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def split_top_level(text: str) -> Iterator[str]:
-    """Split at commas outside quotes and brackets; stop at what closes the whole: a bracket, or a JSON record's quote."""
+    """Split at commas outside quotes and brackets; stop at the bracket or JSON record that ends the whole."""
     stack: list[str] = []
     quote = ""
     start = position = 0
@@ -60,7 +60,7 @@ def split_top_level(text: str) -> Iterator[str]:
                 position += 1
             elif character == quote:
                 quote = ""
-        elif not stack and character == '"' and (end := _ENVELOPE_END.search(text, start, position)):
+        elif not stack and character == '"' and (end := _ENVELOPE_END.search(text, max(start, position - 8), position)):
             position = end.start()
             break
         elif character in "'\"":

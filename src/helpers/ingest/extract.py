@@ -32,7 +32,7 @@ _NEXT_MESSAGE = (
 # TensorRT-LLM prints a time inside its records too
 _NEXT_MESSAGE_PATTERN = re.compile(rf"(?<!timestamp = )(?:{_NEXT_MESSAGE})")
 # In JSON wrappers the record ends at an escaped line feed or the closing quote.
-_JSON_TAIL = r'\\n|"'
+_JSON_TAIL = r'\\[rn]|"'
 
 
 RecentLayouts = dict[Family, list[str]]

@@ -53,3 +53,28 @@ def _stable_arguments(facts: Mapping[str, object]) -> dict[str, object] | None:
     if not isinstance(args, Mapping):
         return None
     return {str(key): value for key, value in args.items() if key not in VOLATILE_ARGUMENTS}
+
+
+def keep_one_source(levels: pd.DataFrame, source_of: Mapping[int, str]) -> pd.DataFrame:
+    """Let only server lives that rest on one kind of record into one law.
+
+    A scrape that cannot be placed in a log's time is a life of its own and may be the same server seen twice.
+
+    Parameters
+    ----------
+    levels : DataFrame, schema LEVELS
+    source_of : mapping
+        Server life -> kind of record that its intervals rest on (`segment.describe_sources`).
+
+    Returns
+    -------
+    DataFrame, schema LEVELS
+        Lives of another source than that of the life with most clean time have is_fitted False and a note.
+    """
+    clean_s = levels[levels["is_fitted"]].groupby("server_life")["clean_s"].sum()
+    if len({source_of.get(life) for life in clean_s.index}) < 2:
+        return levels
+    main = source_of.get(int(str(clean_s.idxmax())))
+    out = levels["is_fitted"] & (levels["server_life"].map(source_of) != main)
+    note = f"rests on other records than the law ({main}), perhaps of the same server"
+    return levels.assign(is_fitted=levels["is_fitted"] & ~out, note=levels["note"].mask(out, note))
