@@ -132,7 +132,7 @@ def test_folder_of_everything(shared):
     assert len(log.sources) == 10
     assert log.samples["file"].nunique() == 10
     assert sum("no statistic line" in note for note in log.accounting.notes) == 8
-    assert sum("not named like a log" in note for note in log.accounting.notes) >= 10
+    assert sum("no scrapes, snapshots or metrics" in note for note in log.accounting.notes) >= 10
     per_file_lives = log.samples.groupby("file")["server_life"].nunique()
     assert (per_file_lives == 1).all()
     assert log.samples["server_life"].nunique() == 10
