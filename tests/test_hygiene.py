@@ -23,6 +23,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # The direction of imports: a part may import parts of lower layers, of its own only where named below.
 LAYERS = (
+    {"errors"},
     {"schema"},
     {"paths", "display", "progress"},
     {"facts", "parameters", "ingest", "segment", "levels", "laws", "physics", "evidence", "synth"},

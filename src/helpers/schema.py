@@ -2,7 +2,7 @@
 
 Data flow: log -> SAMPLES, EVENTS -> INTERVALS -> LEVELS -> law records -> scorecard. Every stage calls
 `check` on entry. Doubt is data (``warnings``, ``refused``, missing values); impossibility is one of the
-three exceptions below.
+exceptions of `errors`, which are at hand here too.
 
 Long because the columns of every table, with unit and meaning, are the contract of all stages.
 """
@@ -15,45 +15,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from helpers.errors import LogFormatError as LogFormatError
+from helpers.errors import NotEnoughData as NotEnoughData
+from helpers.errors import RooflogError as RooflogError
+from helpers.errors import SchemaError as SchemaError
+from helpers.errors import printable as printable
+
 SCHEMA_VERSION = 1
 """Version of the tables and of scorecard.json; raised when a column or key changes its meaning."""
 
 METHOD_VERSION = 1
 """Version of the method (clean rule, level estimate, laws); raised when the same log gives other numbers."""
-
-
-_CONTROLS = {
-    code: f"\\u{code:04x}"
-    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
-"""What a terminal obeys instead of showing it, directions of writing included -> its escape."""
-
-
-def printable(text: str) -> str:
-    """Return a text of unknown origin as a terminal may show it: control codes as escapes, tab and line feed kept."""
-    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
-
-
-class RooflogError(ValueError):
-    """Base of the errors a user can cause; the message says what, where, expected, found, what to do.
-
-    It is one line that a terminal can show, whatever the file names and texts in it hold.
-    """
-
-    def __init__(self, message: object = "") -> None:
-        super().__init__(" ".join(printable(str(message)).splitlines()))
-
-
-class SchemaError(RooflogError):
-    """A table breaks its schema; the message names the table and the column."""
-
-
-class LogFormatError(RooflogError):
-    """An input cannot be read as a log or a table at all."""
-
-
-class NotEnoughData(RooflogError):
-    """An input is readable but holds too little to compute what was asked."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from helpers import allowance, deployment
 from helpers.deployment import Deployment
 from helpers.display import level_key, show
 from helpers.facts import Facts
+from helpers.physics.catalogue import models
 from helpers.physics.steps import bound, prediction, prefill, step
 from helpers.physics.steps.decode import DecodeModel
 from helpers.physics.what_if import levers
@@ -90,12 +91,11 @@ def bound_of(
 def _run(of: Deployment, room: levers.Room, model: str) -> dict[str, Any]:
     assert isinstance(of.model, DecodeModel)
     spec, parallel = of.model.spec, of.model.parallel
-    kv = of.model.kv or spec.kv
     return {
         "model": spec.name or model, "hardware": of.hardware.name,
         "parallel": {name: getattr(parallel, name) for name in ("tp", "dp", "pp", "ep")},
         "n_params": spec.n_params, "n_active_params": spec.n_active_params, "draft_tok": of.model.n_draft_tok,
-        "kv_bytes_per_tok": sum(layer.count * layer.mixer.cell_bytes(kv) for layer in spec.layers if layer.mixer),
+        "kv_bytes_per_tok": models.kv_bytes_per_tok(spec, of.model.kv),
         "weight_bytes_per_rank": room.weight_bytes, "mem_bytes": room.mem_bytes, "kv_pool_tok": room.kv_pool_tok,
     }
 

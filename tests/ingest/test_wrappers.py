@@ -16,6 +16,7 @@ from helpers import ingest
 from helpers.cli.app import main
 from helpers.ingest.scan import scan_file
 from helpers.ingest.wrappers import CONTINUED, DOCKER_PART_BYTES
+from helpers.redact import redact
 
 OWN = "[2026-06-07 18:32:52 DP1 TP3] "
 DECODE = "Decode batch, #running-req: 12, #token: 4512, token usage: 0.37, accept len: 2.54, cuda graph: True, " \
@@ -249,6 +250,18 @@ def test_the_last_argument_in_a_json_record_is_read_and_redacted_alone(tmp_path,
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert main(["redact", str(path), "--out", str(safe)]) == 0 and "ulmenhof" not in safe.read_text()
     assert [ingest.read_log(str(each)).facts[0]["tp"] for each in (path, safe)] == [2, 2]
+
+
+def test_docker_with_a_terminal_is_redacted_and_reads_the_same(tmp_path):
+    """Records that end in an escaped carriage return and line feed keep their statistics through `redact`."""
+    text = ("INFO 08-01 10:00:{:02d} [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation "
+            "throughput: 100.{} tokens/s, Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit "
+            "rate: 0.0%\r\n")
+    log = tmp_path / "d.log"
+    log.write_text("".join(json.dumps({"log": text.format(i, i), "stream": "stdout"}) + "\n" for i in range(6)))
+    redact(log, tmp_path / "safe.log")
+    rates = [ingest.read_log(path).samples["decode_tok_per_s"].tolist() for path in (log, tmp_path / "safe.log")]
+    assert rates[0] == rates[1] == [100.0, 100.1, 100.2, 100.3, 100.4, 100.5]
 
 
 def test_docker_with_a_terminal_ends_its_records_with_carriage_returns(tmp_path):

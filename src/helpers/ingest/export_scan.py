@@ -164,6 +164,24 @@ def text_lines(scan: ExportScan) -> Iterator[tuple[int, str]]:
     scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
 
 
+def whole_text(scan: ExportScan, what: str, way_out: str) -> str:
+    """Return a file that is one document.
+
+    Raises
+    ------
+    LogFormatError
+        It is larger than `MAX_DOCUMENT_BYTES`; the message says what was expected and the way out.
+    """
+    parts, n_chars = [], 0
+    for _, line in text_lines(scan):
+        parts.append(line)
+        n_chars += len(line)
+        if n_chars > MAX_DOCUMENT_BYTES:
+            limit = f"{MAX_DOCUMENT_BYTES // 2**20} MiB"
+            raise LogFormatError(f"{scan.path}: expected at most {limit} of {what}, found more; {way_out}")
+    return "\n".join(parts)
+
+
 def json_units(scan: ExportScan) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of JSON lines, or of the elements of a file that is one JSON list.
 

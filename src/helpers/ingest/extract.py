@@ -30,9 +30,9 @@ _NEXT_MESSAGE = (
     r"\[repeated [0-9]+x across cluster\]"
 )
 # TensorRT-LLM prints a time inside its records too
-_NEXT_MESSAGE_PATTERN = re.compile(rf"(?<!timestamp = )(?:{_NEXT_MESSAGE})")
+NEXT_MESSAGE_PATTERN = re.compile(rf"(?<!timestamp = )(?:{_NEXT_MESSAGE})")
 # In JSON wrappers the record ends at an escaped line feed or the closing quote.
-_JSON_TAIL = r'\\[rn]|"'
+JSON_TAIL = r'\\[rn]|"'
 
 
 RecentLayouts = dict[Family, list[str]]
@@ -159,7 +159,7 @@ def _read_whole(family: Family, lines: pl.DataFrame, recent: list[str]) -> tuple
     if failed.is_empty():
         return read, failed
     clipped = failed.with_columns(
-        body=pl.col("body").str.replace(f"(?s:(?:{_NEXT_MESSAGE}|{_JSON_TAIL}).*)$", ""), _before=pl.col("body")
+        body=pl.col("body").str.replace(f"(?s:(?:{_NEXT_MESSAGE}|{JSON_TAIL}).*)$", ""), _before=pl.col("body")
     )
     # a point right before the other text: it broke into a number
     is_changed = (pl.col("body") != pl.col("_before")) & ~pl.col("body").str.contains(r"[0-9]\.$")
@@ -316,6 +316,6 @@ def _split_glued(text: str, named: Sequence[str]) -> list[str]:
     anchors = [match.start() for match in re.finditer("|".join(map(re.escape, named)), text)]
     starts = [0]
     for before, here in zip(anchors, anchors[1:], strict=False):
-        found = _NEXT_MESSAGE_PATTERN.search(text, before + 1, here)
+        found = NEXT_MESSAGE_PATTERN.search(text, before + 1, here)
         starts.append(found.start() if found else here)
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]

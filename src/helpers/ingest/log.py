@@ -25,7 +25,7 @@ from helpers.ingest.export_scan import ExportScan
 from helpers.ingest.exports import find_export
 from helpers.ingest.log_tables import to_events, to_moments, to_samples
 from helpers.ingest.nearest import describe_contents, describe_unread, expected_lines
-from helpers.ingest.scan import FileScan, scan_file
+from helpers.ingest.scan import MAX_RANKS, FileScan, scan_file
 from helpers.ingest.sources import Source, SourceLike, find_inputs, stem_of
 from helpers.ingest.speculation import join_speculation
 from helpers.ingest.table import is_table
@@ -193,13 +193,18 @@ def _prepare(scan: FileScan) -> _Part:
 
 
 def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
-    """Say where the clock of the log was set back."""
+    """Say where the clock of the log was set back, and where there are more rank tags than a server has."""
+    n_ranks = samples["rank"].drop_nulls().n_unique()
+    doubts = [] if n_ranks <= MAX_RANKS else [
+        f"{path}: {n_ranks} different rank tags, more than the {MAX_RANKS} that any server has: something else wrote "
+        "them"
+    ]
     stamped = samples.filter(pl.col("us").is_not_null()).with_columns(step=pl.col("us").diff().over("stamp_kind"))
     back = stamped.filter(pl.col("step") < -_MAX_BACK_US)
     if back.is_empty():
-        return []
+        return doubts
     line_no, step = back.select("line_no", "step").row(0)
-    return [f"{path}: time stamps jump back {len(back)} times, first by {-step / 1e6:g} s at line {line_no}"]
+    return [*doubts, f"{path}: time stamps jump back {len(back)} times, first by {-step / 1e6:g} s at line {line_no}"]
 
 
 def _event_stamps(events: list[Event]) -> pl.DataFrame:

@@ -15,7 +15,7 @@ import polars as pl
 
 from helpers.ingest.dialect import HOLE, EventRule, Family, read_layout
 from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, read_event
-from helpers.ingest.extract import _JSON_TAIL, _NEXT_MESSAGE_PATTERN
+from helpers.ingest.extract import JSON_TAIL, NEXT_MESSAGE_PATTERN
 from helpers.ingest.known import KNOWN, OPAQUE
 from helpers.ingest.redaction_arguments import redact_dump
 from helpers.ingest.redaction_replacements import Replacements, is_kept_address
@@ -64,7 +64,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>]|\[[0-
 _CONTROL = {code: None for code in range(32) if chr(code) not in "\t\n\r"} | dict.fromkeys((127, *range(128, 160)))
 _VERSION = re.compile(r"[0-9][\w.+-]{0,40}\) with config:")
 _NAMED = re.compile("|".join(re.escape(family.literal) for family in FAMILIES if not family.literal.startswith("#")))
-_TAIL = re.compile(rf"(?:{_NEXT_MESSAGE_PATTERN.pattern}|{_JSON_TAIL})")
+_TAIL = re.compile(rf"(?:{NEXT_MESSAGE_PATTERN.pattern}|{JSON_TAIL})")
 
 
 class Redactor(Replacements):
@@ -235,7 +235,7 @@ class Redactor(Replacements):
         anchors = [match.start() for match in _NAMED.finditer(text)]
         starts = [0]
         for before, here in zip(anchors, anchors[1:], strict=False):
-            found = _NEXT_MESSAGE_PATTERN.search(text, before + 1, here)
+            found = NEXT_MESSAGE_PATTERN.search(text, before + 1, here)
             starts.append(found.start() if found else here)
         pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
         redacted = [self._record(piece) for piece in pieces]
@@ -293,6 +293,8 @@ class Redactor(Replacements):
 
     def _tail(self, text: str) -> str:
         """Redact what follows a record: the rest of a wrapper, or another message."""
+        if text.startswith("\\r"):  # `docker run -t` ends its records so
+            return "\\r" + self._tail(text[2:])
         for end in ("\\n", '"'):
             if text.startswith(end):
                 return end + self._frame(text[len(end):])

@@ -138,14 +138,20 @@ def scan_file(
             scan.add(future.result())
     scan.oddities.update(reader.oddities)
     scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
-    scan.notes += [*reader.notes, *_stamp_doubts(scan), *_rank_doubts(scan)]
+    scan.notes += [*reader.notes, *_stamp_doubts(scan)]
     return scan
+
+
+SAME_CLOCK_S = 1.5
+"""Stamps of wrapper and engine that lie closer are of one clock: both are often whole seconds [s]."""
 
 
 def _stamp_doubts(scan: FileScan) -> list[str]:
     """Say which stamps are used where a wrapper's stand beside the engine's, or alone."""
     if scan.gaps_s:
         least, most = min(scan.gaps_s), max(scan.gaps_s)
+        if max(abs(least), abs(most)) < SAME_CLOCK_S:
+            return []
         by = f"{least:+.0f} s" if most - least < 1.5 else f"{least:+.0f} to {most:+.0f} s"
         return [f"{scan.path}: a wrapper's time stamps stand beside the engine's own, {by} from them (another zone, or "
                 "buffered); the engine's own are used"]
@@ -154,16 +160,6 @@ def _stamp_doubts(scan: FileScan) -> list[str]:
         return [f"{scan.path}: the records carry no time stamp of their own; the wrapper's are used as printed (often "
                 "UTC, at times buffered): only their differences count"]
     return []
-
-
-def _rank_doubts(scan: FileScan) -> list[str]:
-    """Say where there are more rank tags than a server has."""
-    ranks = [frame["rank"].drop_nulls().unique() for frame in scan.samples]
-    n_ranks = pl.concat(ranks).n_unique() if ranks else 0
-    if n_ranks <= MAX_RANKS:
-        return []
-    return [f"{scan.path}: {n_ranks} different rank tags, more than the {MAX_RANKS} that any server has: something "
-            "else wrote them"]
 
 
 def _scan_chunk(path: str, chunk: Chunk, recent: RecentLayouts) -> ChunkScan:

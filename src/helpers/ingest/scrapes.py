@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from helpers.ingest.export_scan import EPOCH, MAX_DOCUMENT_BYTES, MAX_UNIX_S, ExportScan, text_lines
+from helpers.ingest.export_scan import EPOCH, MAX_UNIX_S, ExportScan, whole_text
 from helpers.ingest.lines import FileReader, split_lines
 from helpers.ingest.stamps import FULL
 from helpers.schema import LogFormatError
@@ -217,17 +217,9 @@ def read_range_query(scan: ExportScan, wanted: Collection[str]) -> Scrapes:
     LogFormatError
         The file is no whole answer, or an error's.
     """
-    parts, n_chars = [], 0
-    for _, line in text_lines(scan):
-        parts.append(line)
-        n_chars += len(line)
-        if n_chars > MAX_DOCUMENT_BYTES:
-            raise LogFormatError(
-                f"{scan.path}: expected a range query's answer of at most {MAX_DOCUMENT_BYTES // 2**20} MiB, found "
-                "more; query a shorter range"
-            )
+    text = whole_text(scan, "a range query's answer", "query a shorter range")
     try:
-        answer: Any = json.loads("\n".join(parts))
+        answer: Any = json.loads(text)
         series = answer["data"]["result"]
         is_matrix = isinstance(series, list) and all(isinstance(s, dict) for s in series)
     except (ValueError, KeyError, TypeError, RecursionError) as error:

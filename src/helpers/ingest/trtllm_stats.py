@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from helpers.ingest.export_scan import MAX_DOCUMENT_BYTES, Export, ExportScan, text_lines
+from helpers.ingest.export_scan import Export, ExportScan, whole_text
 from helpers.ingest.stamps import FULL
 from helpers.ingest.trtllm import ENGINE
-from helpers.schema import LogFormatError
 
 _BEGIN = re.compile(r'[\s\[\],]*\{\s*"')
 """Possibly empty answers, then an object."""
@@ -61,7 +60,7 @@ def read(path: str) -> ExportScan:
         The file is larger than can be held.
     """
     scan = ExportScan(path=path, export=EXPORT.name)
-    text = _whole_text(scan)
+    text = whole_text(scan, "iteration statistics", "split the file between two answers")
     scan.n_lines = 0
     rows: list[dict[str, Any]] = []
     seen: set[tuple[Any, ...]] = set()
@@ -94,19 +93,6 @@ def read(path: str) -> ExportScan:
     scan.restarts.sort()
     scan.keep([{name: value for name, value in row.items() if not name.startswith("_")} for row in rows])
     return scan
-
-
-def _whole_text(scan: ExportScan) -> str:
-    parts, n_chars = [], 0
-    for _, line in text_lines(scan):
-        parts.append(line)
-        n_chars += len(line)
-        if n_chars > MAX_DOCUMENT_BYTES:
-            raise LogFormatError(
-                f"{scan.path}: expected at most {MAX_DOCUMENT_BYTES // 2**20} MiB of iteration statistics, found more; "
-                "split the file between two answers"
-            )
-    return "\n".join(parts)
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], str]]:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from helpers import paths
 from helpers.physics.catalogue.lookup import Match, find_name, path_tails
+from helpers.physics.model.formats import KvFormat
 from helpers.physics.model.spec import ModelSpec
 from helpers.physics.reading.config import read_config
 from helpers.schema import LogFormatError, RooflogError
@@ -127,9 +128,9 @@ def draft_params(spec: ModelSpec) -> float:
     return float(layers + sum(weights.n_params for weights in spec.draft_extra))
 
 
-def kv_bytes_per_tok(spec: ModelSpec) -> float:
+def kv_bytes_per_tok(spec: ModelSpec, kv: KvFormat | None = None) -> float:
     """Return the cache that one more token of a long context takes, one copy, all layers [bytes/tok]."""
-    return float(sum(layer.mixer.cell_bytes(spec.kv) * layer.count for layer in spec.layers if layer.mixer))
+    return float(sum(layer.mixer.cell_bytes(kv or spec.kv) * layer.count for layer in spec.layers if layer.mixer))
 
 
 def state_bytes_per_req(spec: ModelSpec) -> float:
