@@ -57,6 +57,14 @@ def test_options_change_what_they_name(capsys):
     assert prefill["strict_s"] < prefill["target_s"]
 
 
+def test_every_collective_says_where_its_time_comes_from(capsys):
+    card = card_of(capsys, "DeepSeek-V3", "--hardware", "h200", "--tp", "8", "--dp", "8", "--ep", "8",
+                   "--dp-attention", "--levels", "16")
+    assert any("expert exchange over" in text and "as measured on" in text for text in card["assumptions"])
+    plain = card_of(capsys, "DeepSeek-V3", "--hardware", "h200", "--tp", "8", "--levels", "16")
+    assert not any("expert exchange" in text for text in plain["assumptions"])
+
+
 def test_a_configuration_of_ones_own(tmp_path, capsys):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({

@@ -11,15 +11,12 @@ import pandas as pd
 
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.model.spec import HasExperts
-from helpers.physics.steps import step
+from helpers.physics.steps import doubts, step
 from helpers.physics.steps.decode import DecodeModel
-from helpers.physics.steps.demand import MATRICES, PER_REQUEST, StepModel
+from helpers.physics.steps.demand import MATRICES, PER_REQUEST, StepModel, read_bytes
 from helpers.physics.steps.hand import HandModel
 from helpers.physics.steps.step import LINES, Link, Shares
 from helpers.schema import RooflogError
-
-CONTEXT_SPREAD = 1.2
-"""Ratio of the largest to the smallest context between levels above which a slope mixes both [1] (a rule)."""
 
 SATURATED_FRAC = 0.95
 """Share of the experts that counts as all of them [1]."""
@@ -196,7 +193,7 @@ def roofline(
     measured = _column("step_s", np.nan if step_s is None else step_s, len(levels))
     columns = tuple(levels.tolist()), tuple(context.tolist()), tuple(measured.tolist())
     shares = step.achievable(hardware, achievable_frac)
-    assumptions = _assumptions(model, hardware, context, shares, links or {})
+    assumptions = doubts.assumptions_of(model, hardware, context, shares, links or {})
     expected_refused = None if _knows_routing(model) else EXPECTED_NEEDS_CONFIG
     parts = {line: step.step_parts(model, hardware, levels, context, line, shares=shares, links=links)
              for line in LINES}
@@ -217,8 +214,8 @@ def roofline(
         assumptions=assumptions,
         warnings=(
             *hardware.warnings,
-            *_doubts(levels, context, strict_s),
-            *_contradictions(model, hardware, levels, context, measured, strict_s),
+            *doubts.doubts_of(levels, context, strict_s),
+            *doubts.contradictions_of(model, hardware, levels, context, measured, strict_s),
         ),
         expected_refused=expected_refused,
         regimes=_regimes(parts["strict" if expected_refused else "expected"], len(levels)),
@@ -287,18 +284,6 @@ def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.sum([*parts.values()], axis=0)
 
 
-def read_bytes(
-    model: StepModel, running_req: np.ndarray, context_tok: np.ndarray, *, fewest: bool = False
-) -> dict[str, np.ndarray]:
-    """Return bytes that one rank moves in a step by group, shape (levels,); draft forwards together [bytes]."""
-    read: dict[str, np.ndarray] = {}
-    for forward in model.forwards(running_req, context_tok, fewest=fewest):
-        for group, n_bytes in forward.bytes_read.items():
-            name = "draft" if forward.name == "draft" else group
-            read[name] = read.get(name, 0.0) + forward.count * n_bytes
-    return read
-
-
 def _column(name: str, values: object, n_levels: int | None) -> np.ndarray:
     """Return values as floats, one per level; a single number is repeated."""
     column = np.asarray(values, dtype="float64")
@@ -325,74 +310,3 @@ def _line(levels: np.ndarray, parts: Mapping[str, np.ndarray], weight: np.ndarra
 def _regimes(parts: Mapping[str, np.ndarray], n_levels: int) -> tuple[str, ...]:
     """Name the largest part at each level; what compute asks beyond the bytes makes the whole compute-bound."""
     return tuple(max(parts, key=lambda name: np.nan_to_num(parts[name][i], nan=-1.0)) for i in range(n_levels))
-
-
-def _assumptions(
-    model: StepModel, hardware: Hardware, context: np.ndarray, shares: Shares, links: Mapping[int, Link]
-) -> tuple[str, ...]:
-    known = context[np.isfinite(context)]
-    span = " to ".join(sorted({f"{known.min():.0f}", f"{known.max():.0f}"}, key=float)) if len(known) else "unknown"
-    of_links = dict.fromkeys(text for link in links.values() for text in getattr(link, "assumptions", ()))
-    return (
-        *model.assumptions,
-        f"{hardware.name}: {hardware.mem_bw_bytes_per_s / 1e9:.4g} GB/s peak per rank ({hardware.source})",
-        f"context per request: {span} tok, all of it read at every step",
-        "strict: memory traffic of weights, context and state, or their products if those take longer; no "
-        "communication, launch or host time",
-        *of_links,
-        "target: achievable share of the peaks "
-        f"({shares.bandwidth_frac:.2g} of the bandwidth, {shares.source}); no launch or host time",
-    )
-
-
-def _doubts(levels: np.ndarray, context: np.ndarray, strict_s: np.ndarray) -> list[str]:
-    doubts = []
-    unknown = levels[~np.isfinite(strict_s)]
-    if len(unknown):
-        doubts.append(f"context not known at running_req {_names(unknown)}: these levels are left out of the lines")
-    known = context[np.isfinite(context)]
-    if len(known) and known.max() > CONTEXT_SPREAD * known.min():
-        span = f"{known.min():.0f} to {known.max():.0f} tok"
-        doubts.append(f"context differs between levels ({span}): the chord's slope holds that growth too")
-    if len(np.unique(levels[np.isfinite(strict_s)])) < 2:
-        doubts.append("fewer than two levels: the lines have step times but no intercept and slope")
-    return doubts
-
-
-def _contradictions(
-    model: StepModel, hardware: Hardware, levels: np.ndarray, context: np.ndarray, measured_s: np.ndarray,
-    strict_s: np.ndarray,
-) -> list[str]:
-    """Say which input is most likely wrong where the measurement beats the lower bound."""
-    below = measured_s < strict_s
-    if not below.any():
-        return []
-    read = read_bytes(model, levels, context, fewest=True)
-    shared = sum((n_bytes for group, n_bytes in read.items() if group not in PER_REQUEST), np.zeros(len(levels)))
-    moved = sum((n_bytes for group, n_bytes in read.items() if group in PER_REQUEST), np.zeros(len(levels)))
-    budget = measured_s * hardware.mem_bw_bytes_per_s
-    n, shared, moved, budget = levels[below], shared[below], moved[below], budget[below]
-    if (shared + moved <= budget).all():
-        guess = "the rate of compute (weights in fewer bits, or a faster accelerator than given)"
-    elif (shared < budget).all():
-        fits_bytes = ((budget - shared) / n).min()
-        guess = (
-            f"the bytes per request: {(moved / n).max() / 1e6:.4g} MB given, at most {fits_bytes / 1e6:.4g} MB fit (a "
-            "shorter context, window or latent attention, keys and values in fewer bits, or shared by more ranks)"
-        )
-    elif (moved < budget).all():
-        fits_bytes = (budget - moved).min()
-        guess = (
-            f"the weights: {shared.max() / 1e9:.4g} GB per rank given, at most {fits_bytes / 1e9:.4g} GB fit "
-            "(quantised weights, experts that no token chose, or tp counted too small)"
-        )
-    else:
-        guess = (
-            f"the hardware ({hardware.mem_bw_bytes_per_s / 1e9:.4g} GB/s given) or the step (accept_len under "
-            "speculation, running_req of one rank or of all): neither weights nor context alone explain it"
-        )
-    return [f"measured faster than the lower bound at running_req {_names(n)}: an input is wrong, most likely {guess}"]
-
-
-def _names(levels: np.ndarray) -> str:
-    return ", ".join(f"{level:g}" for level in levels)

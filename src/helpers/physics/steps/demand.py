@@ -154,6 +154,18 @@ class StepModel(Protocol):
         ...
 
 
+def read_bytes(
+    model: StepModel, running_req: np.ndarray, context_tok: np.ndarray, *, fewest: bool = False
+) -> dict[str, np.ndarray]:
+    """Return bytes that one rank moves in a step by group, shape (levels,); draft forwards together [bytes]."""
+    read: dict[str, np.ndarray] = {}
+    for forward in model.forwards(running_req, context_tok, fewest=fewest):
+        for group, n_bytes in forward.bytes_read.items():
+            name = "draft" if forward.name == "draft" else group
+            read[name] = read.get(name, 0.0) + forward.count * n_bytes
+    return read
+
+
 def touched_experts(n_experts: float, n_active: float, n_tok: np.ndarray | float) -> np.ndarray:
     """Return the expected number of different experts that tokens choose.
 

@@ -64,6 +64,10 @@ class Link(Protocol):
         """Time to send tokens to their experts and back [s]."""
         ...
 
+    def exchange_assumption(self, ep: int) -> str:
+        """Where the times of `all_to_all_s` come from."""
+        ...
+
 
 @dataclass(frozen=True)
 class Shares:

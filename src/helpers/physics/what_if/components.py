@@ -14,8 +14,8 @@ import pandas as pd
 
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps import step
-from helpers.physics.steps.bound import floor_s, line_step_s, read_bytes
-from helpers.physics.steps.demand import StepModel
+from helpers.physics.steps.bound import floor_s, line_step_s
+from helpers.physics.steps.demand import StepModel, read_bytes
 from helpers.physics.steps.step import Link, Shares
 from helpers.physics.what_if.plausible import MEASURED_LINK_RANGE, ends, link_range, skew_frac
 from helpers.schema import RooflogError

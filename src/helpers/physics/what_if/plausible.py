@@ -46,6 +46,10 @@ class ScaledLink:
         """Time to send tokens to their experts and back [s]."""
         return self.factor * self.link.all_to_all_s(tokens, hidden, n_active, ep)
 
+    def exchange_assumption(self, ep: int) -> str:
+        """Where the unscaled times come from."""
+        return self.link.exchange_assumption(ep)
+
 
 @dataclass(frozen=True)
 class End:
