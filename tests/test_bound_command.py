@@ -25,7 +25,9 @@ def test_worked_example_of_a_dense_model(capsys):
     assert card["knees_req"]["requests"] == pytest.approx(56, rel=0.01)
     assert card["bytes"]["kv"]["16"] == pytest.approx(16 * 268.435e6, rel=1e-3)
     assert card["run"]["n_params"] == 8_030_261_248
-    assert card["levels"][2]["strict_step_s"] == card["strict"]["step_s"]["16"]
+    row = card["levels"][2]
+    assert row["strict_step_s"] == card["strict"]["step_s"]["16"]
+    assert row["target_tok_per_s"] == pytest.approx(16 / card["target"]["step_s"]["16"])
     assert any("H100" in text for text in card["assumptions"])
 
 

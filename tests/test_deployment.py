@@ -41,6 +41,15 @@ def test_a_few_counts_are_a_model_too():
         resolved(**H200, n_params=1e9, n_active_params=2e9, kv_bytes_per_tok=1)
 
 
+def test_a_dense_model_by_its_count_alone():
+    of = resolved(**H200, n_params=8e9, kv_bytes_per_tok=131072)
+    assert (of.model.weight_bytes_per_step, of.model.expert_bytes) == (16e9, 0.0)
+    told_twice = resolved(**H200, n_params=8e9, n_active_params=8e9, kv_bytes_per_tok=131072)
+    assert told_twice.model == of.model
+    eight_bits = resolved(**H200, n_params=8e9, kv_bytes_per_tok=65536, weight_bytes_per_param=1.0)
+    assert eight_bits.model.weight_bytes_per_step == 8e9
+
+
 def test_a_configuration_is_read_from_a_file_or_an_object(tmp_path):
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 2,
               "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024, "vocab_size": 1000,
