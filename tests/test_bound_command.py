@@ -63,6 +63,10 @@ def test_every_collective_says_where_its_time_comes_from(capsys):
     card = card_of(capsys, "DeepSeek-V3", "--hardware", "h200", "--tp", "8", "--dp", "8", "--ep", "8",
                    "--dp-attention", "--levels", "16")
     assert any("expert exchange over" in text and "as measured on" in text for text in card["assumptions"])
+    both = card_of(capsys, "Qwen3-30B-A3B", "--hardware", "RTX A6000", "--tp", "4", "--dp", "4", "--ep", "4",
+                   "--dp-attention", "--levels", "16")["assumptions"]
+    assert [any(words in text for text in both) for words in ("communication of RTX A6000", "expert exchange")] == [
+        True, True]
     plain = card_of(capsys, "DeepSeek-V3", "--hardware", "h200", "--tp", "8", "--levels", "16")
     assert not any("expert exchange" in text for text in plain["assumptions"])
 
