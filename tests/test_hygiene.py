@@ -25,7 +25,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LAYERS = (
     {"errors"},
     {"schema"},
-    {"paths", "display", "progress"},
+    {"paths", "display", "progress", "unpack"},
     {"facts", "parameters", "ingest", "segment", "levels", "laws", "physics", "evidence", "synth"},
     {"diagnose", "plan", "compare", "deployment"},
     {"answer", "allowance"},

@@ -26,7 +26,7 @@ from helpers import ingest, report
 from helpers import run as runner
 from helpers.cli import main
 from helpers.ingest import lines as lines_module
-from helpers.ingest import unpack
+from helpers import unpack
 from helpers.ingest.scan import MAX_RANKS, scan_file
 from helpers.ingest.sources import find_inputs
 from helpers.schema import LogFormatError, RooflogError, printable

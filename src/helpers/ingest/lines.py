@@ -20,7 +20,8 @@ import polars as pl
 import pyarrow as pa
 import zstandard
 
-from helpers.ingest import unpack, wrappers
+from helpers import unpack
+from helpers.ingest import wrappers
 from helpers.schema import LogFormatError
 
 CHUNK_BYTES = 8 * 2**20

@@ -26,9 +26,9 @@ from helpers.schema.log import (
 
 __all__ = [
     "CLIENTS", "COUNTED_BY_STAMPS", "EVENTS", "EVENT_KINDS", "INTERVALS", "KERNELS", "KINDS", "LABELS", "LEVELS",
-    "LINKS", "METHOD_VERSION", "MOMENTS", "REQUESTS", "ROLES", "SAMPLES", "SCHEMAS", "SCHEMA_VERSION", "SPAN_KINDS", "TELEMETRY",
-    "WINDOW_KINDS", "Column", "Fits", "LawFit", "LogFormatError", "NotEnoughData", "Parameter", "RooflogError",
-    "Schema", "SchemaError", "check", "conform", "data_dictionary", "is_window", "printable",
+    "LINKS", "METHOD_VERSION", "MOMENTS", "REQUESTS", "ROLES", "SAMPLES", "SCHEMAS", "SCHEMA_VERSION", "SPAN_KINDS",
+    "TELEMETRY", "WINDOW_KINDS", "Column", "Fits", "LawFit", "LogFormatError", "NotEnoughData", "Parameter",
+    "RooflogError", "Schema", "SchemaError", "check", "conform", "data_dictionary", "is_window", "printable",
 ]
 
 SCHEMA_VERSION = 1
