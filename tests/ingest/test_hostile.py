@@ -22,11 +22,10 @@ import pytest
 import zstandard
 from logs import SGLANG, read, sglang_line, vllm_line
 
-from helpers import ingest, report
+from helpers import ingest, report, unpack
 from helpers import run as runner
 from helpers.cli import main
 from helpers.ingest import lines as lines_module
-from helpers import unpack
 from helpers.ingest.scan import MAX_RANKS, scan_file
 from helpers.ingest.sources import find_inputs
 from helpers.schema import LogFormatError, RooflogError, printable

@@ -142,9 +142,8 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
         if len(rest) > MAX_LINE_BYTES:
             raise LogFormatError(f"{path}: line {number + 1} is longer than {MAX_LINE_BYTES} bytes: no table of rows")
     if encoding == "utf-16":
-        for line in rest.decode("utf-16", "replace").removesuffix("\n").split("\n"):
-            number += 1
-            yield number, line.rstrip("\r")
+        decoded = rest.decode("utf-16", "replace").removesuffix("\n").split("\n")
+        yield from ((at, line.rstrip("\r")) for at, line in enumerate(decoded, 1))
     elif rest:
         yield number + 1, _text(rest, number + 1)
 
