@@ -68,7 +68,7 @@ CLIENTS = Schema(
     (
         text("file", "path of the input as given"),
         whole("line_no", "line of the run in that file, from 1"),
-        text("tool", "tool that wrote it: sglang, vllm, aiperf, genai-perf, guidellm, inference-perf, llmperf"),
+        text("tool", "tool that wrote it, or what the file calls it: sglang, vllm, aiperf, guidellm, .., unknown"),
         text("name", "label, backend or stage of the run", True),
         text("model", "model as the client named it", True),
         number("start_epoch_s", "s", "start, seconds since 1970 in UTC where the file tells"),
