@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ import pytest
 from helpers import synth
 from helpers.schema import SAMPLES, check
 from helpers.synth import Client, ConfigError, Lengths, Noise, Server, StepLaw
+from helpers.synth.batch import Group, Pool
+from helpers.synth.client import Request
 from helpers.synth.trace import DECODE
 
 
@@ -297,3 +300,18 @@ def test_absurd_levels_and_seeds_are_refused():
         Client(levels_req=(1, 1_000_000))
     with pytest.raises(ConfigError, match="seed: expected 0 or more, found -1"):
         synth.simulate(Server(), Client(levels_req=(1,)), seed=-1)
+
+
+def test_a_request_taken_back_at_once_finishes_once():
+    """Thrown out and joined again within one step, a request was due twice at the same step."""
+    group = Group(0, Server(overlap_schedule=False), Pool(10_000, 1), deque())
+    request = Request(1, 0, prompt_tok=10, output_tok=5, is_identical=False)
+    other = Request(2, 0, prompt_tok=10, output_tok=9, is_identical=False)
+    request.own_tok = other.own_tok = 10
+    for r in (other, request):
+        group.join(r)
+    group.decode()
+    group.finish_at[request.finish_step].append(request)
+    finished = [r.number for _ in range(3) for r in group.decode()]
+    assert finished == [1]
+    assert group.context_tok == 10 + 4  # the other request's: prompt and steps done

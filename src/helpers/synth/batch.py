@@ -172,7 +172,8 @@ class Group:
         due = self.finish_at.pop(self.n_steps, None)
         if due is None:
             return []
-        finished = [r for r in due if r.finish_step == self.n_steps and r.number in self.running]
+        # A request thrown out and taken back can be due twice at the same step.
+        finished = [r for r in dict.fromkeys(due) if r.finish_step == self.n_steps and r.number in self.running]
         for request in finished:
             del self.running[request.number]
             self._leave(request, self.n_steps - request.start_step)
