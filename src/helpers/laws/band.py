@@ -27,8 +27,8 @@ def confidence_band(levels: pd.DataFrame, law: LawFit, *, n_points: int = 60) ->
     Returns
     -------
     DataFrame
-        running_req [req], step_s_lo, step_s_hi [s]. Empty where the law is refused, has no degree of freedom, or needs
-        facts of the model to be fitted again (``moe``).
+        running_req [req], step_s_lo, step_s_hi [s]. Empty where the law is refused, has no degree of freedom, rests on
+        intervals and not on levels, or needs facts of the model to be fitted again (``moe``).
 
     Notes
     -----
@@ -40,6 +40,8 @@ def confidence_band(levels: pd.DataFrame, law: LawFit, *, n_points: int = 60) ->
     if law.refused is not None or law.predict_step_s is None or law.dof < 1:
         return empty
     points = gates.distinct_levels(levels[levels["is_fitted"]])
+    if len(points) <= len(law.parameters):  # the law was fitted to intervals, not to levels
+        return empty
     running_req, step_s = points["running_req"].to_numpy(float), points["step_s"].to_numpy(float)
     grid_req = np.linspace(law.running_req_min, law.running_req_max, n_points)
     middle_s = law.predict_step_s(grid_req)
