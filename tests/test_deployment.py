@@ -152,3 +152,19 @@ def test_more_active_experts_than_experts_are_refused():
 def test_a_degree_of_zero_is_no_degree(name):
     facts = merge_facts({name: 2}, {name: 0})
     assert facts.get(name) == 2 and "whole number from 1" in facts.unused[name]
+
+
+def test_a_format_in_the_models_name_counts_where_nothing_else_speaks_of_one():
+    plain = {"model_config": "Qwen3-8B", "model": "Qwen3-8B"}
+
+    def attention(log=None, **user):
+        return resolved(log, **H200, **user).model.spec.formats["attention"].name
+
+    assert attention(**plain) == "bf16"
+    assert attention(**plain | {"model": "Qwen3-8B-W4A16"}) == "int4_g128"
+    assert attention({"args": {"model_path": "/models/Qwen3-8B-FP8"}}, **plain) == "fp8"
+    assert attention(**plain | {"model": "Qwen3-8B FP8"}, quantization="awq") == "int4_g128_zeros"
+    assert attention(**plain | {"model": "Qwen3-8B FP8"}, weight_format="nvfp4") == "nvfp4"
+    assert attention(**plain | {"model": "Qwen3-8B-fp8x"}) == "bf16"
+    said = resolved(**H200, **plain | {"model": "Qwen3-8B INT4"}).model.said
+    assert any("the model's name says 'int4'" in text for text in said)

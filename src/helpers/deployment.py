@@ -15,7 +15,7 @@ from helpers.facts import Facts, read_context
 from helpers.physics.catalogue import hardware, models
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.linking import communication
-from helpers.physics.model.formats import KvFormat
+from helpers.physics.model.formats import KvFormat, WeightFormat
 from helpers.physics.model.spec import ModelSpec
 from helpers.physics.reading import quantisation
 from helpers.physics.reading.config import check_parallel, read_config
@@ -38,6 +38,13 @@ DRAFTLESS = ("ngram", "lookahead", "suffix", "eagle", "medusa", "dflash", "draft
 """Speculation whose draft is not made of the model's own layers."""
 
 BF16_BYTES = 2.0
+
+NAME_FORMATS = {
+    "fp8": "fp8", "nvfp4": "nvfp4", "fp4": "nvfp4", "mxfp4": "mxfp4_weight_only", "int4": "int4_g128",
+    "w4a16": "int4_g128", "autoround": "int4_g128", "gptq": "int4_g128", "awq": "int4_g128_zeros", "int8": "int8",
+    "w8a8": "int8",
+}
+"""Word in a model's name -> format of its projections, where nothing else speaks of one."""
 
 
 @dataclass(frozen=True)
@@ -89,26 +96,42 @@ def resolve(facts: Facts) -> Deployment:
     RooflogError
         A name that is in no catalogue, a configuration that cannot be read, degrees that do not fit the model.
     """
-    has_model = facts.get("model_config") is not None or facts.get("model") is not None
-    is_by_hand = all(facts.get(name) is not None for name in HAND_FACTS)
-    is_by_count = all(facts.get(name) is not None for name in COUNT_FACTS)
     missing = [] if facts.get("hardware") is not None else [NO_HARDWARE]
-    missing += [] if has_model or is_by_hand or is_by_count else [NO_MODEL]
+    missing += [] if _has_model(facts) else [NO_MODEL]
     if missing:
         raise NotEnoughData(f"not known: {'; '.join(missing)}")
     accelerator = hardware.find(facts.get("hardware"))
-    model: DecodeModel | HandModel
-    if is_by_hand:
-        model = _by_hand(facts)
-    elif is_by_count and facts.get("model_config") is None:
-        model = _by_count(facts)
-    else:
-        model = _from_config(facts)
+    model = resolve_model(facts)
     interconnect, has_graph = facts.get("interconnect"), facts.get("cuda_graph_enabled") is not False
     links = find_links(model, accelerator, interconnect, has_graph)
     doubts = dict.fromkeys(text for link in links.values() for text in getattr(link, "warnings", ()))
     return Deployment(model, accelerator, links, interconnect, has_graph, facts.get("chunked_prefill_size"),
                       tuple(doubts))
+
+
+def resolve_model(facts: Facts) -> DecodeModel | HandModel:
+    """Return what a step of the model reads; the accelerator is not needed.
+
+    Raises
+    ------
+    NotEnoughData
+        The model is not known; the message says what to give.
+    RooflogError
+        As `resolve`.
+    """
+    if not _has_model(facts):
+        raise NotEnoughData(f"not known: {NO_MODEL}")
+    if all(facts.get(name) is not None for name in HAND_FACTS):
+        return _by_hand(facts)
+    if all(facts.get(name) is not None for name in COUNT_FACTS) and facts.get("model_config") is None:
+        return _by_count(facts)
+    return _from_config(facts)
+
+
+def _has_model(facts: Facts) -> bool:
+    """Tell whether anything says what the model is."""
+    return any(facts.get(name) is not None for name in ("model_config", "model")) or any(
+        all(facts.get(name) is not None for name in names) for names in (HAND_FACTS, COUNT_FACTS))
 
 
 def find_links(
@@ -151,9 +174,15 @@ def _from_config(facts: Facts) -> DecodeModel:
     """Read the configuration and run it as the log and the user say."""
     spec = find_spec(facts)
     formats, said = quantisation.apply_dtype(spec.formats, facts.get("dtype"), facts.get("quantization"))
+    by_name = _format_in_name(facts, formats)
     if facts.get("weight_format") is not None:
         formats = quantisation.weight_formats(str(facts.get("weight_format")), formats)
         said = (*said, f"weights of attention, dense layers and experts counted as {facts.get('weight_format')}: told")
+    elif by_name is not None:
+        word, name = by_name
+        formats = quantisation.weight_formats(name, formats)
+        said = (*said, f"weights of attention, dense layers and experts counted as {name}: the model's name says "
+                f"{word!r} and its configuration nothing; give weight_format if that is wrong")
     spec = replace(spec, formats=formats)
     parallel = parallel_of(facts)
     check_parallel(spec, parallel.tp, ep=parallel.ep, attention_tp=parallel.attention_tp)
@@ -168,6 +197,18 @@ def _from_config(facts: Facts) -> DecodeModel:
         spec, parallel, kv, n_draft_tok, n_draft_forwards=0 if is_draftless else facts.get("num_draft_steps"),
         captured_batch_sizes=captured_requests(facts, n_draft_tok), said=(*said, *kv_said),
     )
+
+
+def _format_in_name(facts: Facts, formats: Mapping[str, WeightFormat]) -> tuple[str, str] | None:
+    """Return (word, format) that a name of the model holds; None where the configuration or the server says one."""
+    if str(facts.get("quantization") or "auto").lower() not in ("auto", "none"):
+        return None
+    if any(formats[role].name not in quantisation.PLAIN for role in quantisation.LEVER_ROLES):
+        return None
+    args = facts.get("args") or {}
+    names = [str(name) for name in (facts.get("model"), args.get("model_path"), args.get("model")) if name]
+    words = "".join(c if c.isalnum() else " " for c in " ".join(names).lower()).split()
+    return next(((word, NAME_FORMATS[word]) for word in words if word in NAME_FORMATS), None)
 
 
 def find_spec(facts: Facts) -> ModelSpec:

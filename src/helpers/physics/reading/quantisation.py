@@ -45,7 +45,8 @@ _EXPERTS_ONLY = frozenset({"mxfp4", "experts_int8"})
 MIXED = " mixed"
 """End of the name of a format that is a mean over the parameters of a role."""
 
-_PLAIN = frozenset({"bf16", "fp16", "fp32"})
+PLAIN = frozenset({"bf16", "fp16", "fp32"})
+"""Formats of weights that were not quantised."""
 
 
 def read_formats(
@@ -181,7 +182,7 @@ def apply_dtype(
     method = _word(quantization).replace("-", "_")
     if method in ("", "auto", "none"):
         return result, tuple(notes)
-    quantised = {role: item for role, item in formats.items() if role in PROJECTIONS and item.name not in _PLAIN}
+    quantised = {role: item for role, item in formats.items() if role in PROJECTIONS and item.name not in PLAIN}
     named = FORMATS.get(_SERVER_FORMATS.get(method, ""))
     if quantised:
         if named and all(_width(item) != _width(named) for item in quantised.values()):
