@@ -1,0 +1,249 @@
+"""Blocks of new lines in, changes worth saying out: state and judge together, on a bounded memory and share of CPU."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.watch.judge import MIN_CLEAN, Verdict, judge
+from helpers.watch.records import RecordReader, Seen
+from helpers.watch.state import State
+
+TAIL_LINES = 400
+"""Statistics and events kept per rank that prints: some hundred intervals."""
+
+MAX_TAIL_LINES = 4000
+"""Kept in all, however many ranks print."""
+
+MAX_START_LINES = 200
+"""Start-up lines of one server life that are kept; eight ranks print about sixty."""
+
+START_KINDS = ("args", "banner", "fact", "weights_loaded", "kv_allocated", "graphs_captured", "ready")
+
+CREDIT_S = 0.8
+"""CPU time that judging may take at once before its share of the clock limits it [s]."""
+
+RESERVE_S = 0.4
+"""Of that kept for lines that may prove steady decode: a fresh count of clean intervals can wait [s]."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing worth saying.
+
+    Attributes
+    ----------
+    change : str
+        phase, counts (running, queued or clean intervals), alarm, note, life (a server starts anew) or end.
+    values : mapping
+        The state after it, in base units; None where the log does not tell.
+    """
+
+    change: str
+    values: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return one JSON-safe object."""
+        return {"change": self.change, **self.values}
+
+
+@dataclass
+class Watcher:
+    """Takes a log in piece by piece.
+
+    Attributes
+    ----------
+    idle_s : float
+        Shortest silence, or time with nothing running, that counts as idle [s].
+    max_cpu_frac : float
+        Share of one core that judging may take over time; 0 sets no limit [1].
+    stop_at_steady : bool
+        Take nothing more in once steady decode is proven.
+    state : State
+        What the log has said so far.
+    is_steady_reached : bool
+        Steady decode was proven at some line that came while watching.
+    clean_counts : dict
+        running_req of the whole server -> clean intervals of this server life.
+    judged_s : float
+        CPU time that judging has taken [s].
+    """
+
+    idle_s: float = 10.0
+    max_cpu_frac: float = 0.015
+    stop_at_steady: bool = False
+    state: State = field(default_factory=State)
+    reader: RecordReader = field(default_factory=RecordReader)
+    verdict: Verdict | None = None
+    is_steady_reached: bool = False
+    clean_counts: dict[float, int] = field(default_factory=dict)
+    judged_s: float = 0.0
+    _start: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_START_LINES))
+    _tail: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    _changes: list[Change] = field(default_factory=list)
+    _said: tuple[Any, ...] = ()
+    _said_phase: str = "idle"
+    _has_noted: bool = False
+    _line_no: int = 0
+    _counted_no: int = 0
+    _judged_tick: int = 0
+    _retry_tick: int = 0
+    _min_lines: int = MIN_CLEAN + 1
+    _credit_s: float = CREDIT_S
+    _began_s: float = field(default_factory=time.monotonic)
+    _credited_s: float = field(default_factory=time.monotonic)
+
+    def take(self, block: bytes, *, is_history: bool = False, is_backlog: bool = False) -> list[Change]:
+        """Take whole lines in.
+
+        Parameters
+        ----------
+        block : bytes
+            Whole lines; may be empty, then only the clock moves on.
+        is_history : bool
+            They were there before watching began: they set the state, and prove or alarm nothing.
+        is_backlog : bool
+            More is waiting than a server prints: the limit on CPU does not hold.
+
+        Returns
+        -------
+        list of Change
+        """
+        now_s = time.monotonic()
+        self._credit_s = min(CREDIT_S, self._credit_s + self.max_cpu_frac * (now_s - self._credited_s))
+        self._credited_s = now_s
+        for seen in self.reader.read(block) if block else ():
+            self._take_line(seen, now_s, is_history=is_history, is_free=is_backlog or not self.max_cpu_frac)
+            if self.stop_at_steady and self.is_steady_reached:
+                break
+        if not is_history:
+            self.state.note_silence(now_s, self.idle_s)
+            if self.state.n_ticks - self._judged_tick > 0 and self._credit_s > RESERVE_S and self._tail:
+                self._judge(prove=False)
+            self._say_phase()
+        return self._flush()
+
+    def note(self, text: str) -> list[Change]:
+        """Return a note as a change."""
+        return [Change("note", {**self._values(), "text": text})]
+
+    def end(self, reason: str, exit_code: int) -> Change:
+        """Return the last change."""
+        return Change("end", {**self._values(), "text": reason, "exit_code": exit_code})
+
+    def idle_for_s(self) -> float:
+        """Return for how long nothing has run; 0 while something does [s]."""
+        since_s = self.state.idle_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def _take_line(self, seen: Seen, now_s: float, *, is_history: bool, is_free: bool) -> None:
+        life, self._line_no = self.state.life, seen.line_no
+        alarms = self.state.take_event(seen.event) if seen.event is not None else []
+        if self.state.life != life:
+            self._forget()
+            if not is_history:
+                self._changes.append(Change("life", self._values()))
+        if seen.event is not None and seen.event.kind in START_KINDS and not seen.records:
+            self._start.append((seen.line_no, seen.text))
+        else:
+            self._keep(seen)
+        for record in seen.records:
+            if record.kind == "request" and not self.state.n_ticks and not self._has_noted:
+                self._has_noted = True
+                self._changes += self.note("this log tells of finished requests only: phase and steady decode cannot "
+                                           "be followed")
+            is_candidate, raised = self.state.take(record, now_s)
+            alarms += raised
+            if is_candidate and not is_history:
+                self._try_to_prove(is_free)
+        if is_history:
+            self._said_phase = self.state.phase
+            return
+        self._say_phase()
+        for alarm in alarms:
+            self._changes.append(Change("alarm", {
+                **self._values(), "alarm": alarm.kind, "text": alarm.text, "line_no": alarm.line_no,
+            }))
+
+    def _keep(self, seen: Seen) -> None:
+        wanted = min(MAX_TAIL_LINES, TAIL_LINES * max(1, len(self.state.ranks)))
+        if self._tail.maxlen != wanted and wanted > (self._tail.maxlen or 0):
+            self._tail = deque(self._tail, maxlen=wanted)
+        self._tail.append((seen.line_no, seen.text))
+
+    def _forget(self) -> None:
+        """Begin a server life: lines of the one before say nothing about it."""
+        self._start.clear()
+        self._tail.clear()
+        self.verdict, self.clean_counts = None, {}
+        self._judged_tick = self._retry_tick = self.state.n_ticks
+        self._min_lines = MIN_CLEAN + 1
+
+    def _try_to_prove(self, is_free: bool) -> None:
+        """Judge the newest line, if it has a chance and CPU time is left."""
+        plateau = min((rank.plateau for rank in self.state.busy if rank.running_req), default=0)
+        if plateau < self._min_lines or self.state.n_ticks < self._retry_tick or not (is_free or self._credit_s > 0):
+            return
+        verdict = self._judge(prove=True)
+        if not verdict.is_steady:
+            # a refusal is looked at again after the next round of all ranks, on a long plateau less and less often
+            self._retry_tick = self.state.n_ticks + max(len(self.state.busy), plateau // 8)
+
+    def _judge(self, *, prove: bool) -> Verdict:
+        began_s = time.process_time()
+        verdict = judge(sorted([*self._start, *self._tail]))
+        spent_s = time.process_time() - began_s
+        self._credit_s, self.judged_s = self._credit_s - spent_s, self.judged_s + spent_s
+        self.verdict, self._judged_tick, self._min_lines = verdict, self.state.n_ticks, verdict.min_lines
+        for line_no, running_req in verdict.clean_line_nos:
+            if line_no > self._counted_no:
+                self.clean_counts[running_req] = self.clean_counts.get(running_req, 0) + 1
+                self._counted_no = line_no
+        if prove and verdict.is_steady:
+            # single steps scatter: only a line of many shows a stall
+            self.state.prove(verdict.step_s if verdict.min_lines == MIN_CLEAN + 1 else None)
+            self.is_steady_reached = True
+        return verdict
+
+    def _say_phase(self) -> None:
+        phase = self.state.phase
+        if phase != self._said_phase:
+            self._said_phase = phase
+            self._changes.append(Change("phase", self._values()))
+            self._said = self._counts()
+
+    def _counts(self) -> tuple[Any, ...]:
+        values = self._values()
+        return tuple(values[name] for name in ("phase", "running_req", "queue_req", "n_clean", "n_malformed"))
+
+    def _flush(self) -> list[Change]:
+        """Return what is to be said; the counts at most once for every reading."""
+        counts = self._counts()
+        if counts != self._said and self.state.n_ticks:
+            self._said = counts
+            self._changes.append(Change("counts", self._values()))
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _values(self) -> dict[str, Any]:
+        state, verdict = self.state, self.verdict
+        is_steady = state.phase == "steady" and verdict is not None
+        needed = "" if is_steady or verdict is None else verdict.needed
+        return {
+            "elapsed_s": round(time.monotonic() - self._began_s, 3), "line_no": self._line_no, "ts": state.ts,
+            "server_life": state.life, "phase": state.phase, "running_req": state.running_req,
+            "queue_req": state.queue_req, "decode_tok_per_s": state.decode_tok_per_s,
+            "level_req": _known(verdict.running_req) if is_steady and verdict else None,
+            "step_s": _known(verdict.step_s) if is_steady and verdict else None,
+            "steady_tok_per_s": _known(verdict.decode_tok_per_s) if is_steady and verdict else None,
+            "n_clean": sum(self.clean_counts.values()), "needed": needed or None,
+            "n_lines": self.reader.n_lines, "n_malformed": self.reader.n_malformed,
+            "alarms": dict(state.alarm_counts), "ended": state.ended or None,
+        }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
