@@ -11,6 +11,7 @@ Notebook = dict[str, Any]
 
 MAX_CELLS = 25
 MAX_CODE_LINES = 15
+MAX_PARAMETERS = 18  # one a line, none of them code
 MAX_DEF_LINES = 5
 PARAMETER = re.compile(
     r"(?P<name>\w+): (?P<type>str|int|float|bool|list\[(?:str|int|float|bool)\]) = (?P<value>.+?)  # (?P<comment>\S.*)"
@@ -99,8 +100,9 @@ def small(notebook: Notebook) -> list[str]:
         broken.append(f"expected at most {MAX_CELLS} cells, found {len(notebook['cells'])}")
     for cell in code_cells(notebook):
         n_lines = len(source(cell).splitlines())
-        if n_lines > MAX_CODE_LINES:
-            broken.append(f"expected at most {MAX_CODE_LINES} lines of code, found {n_lines}: {source(cell)[:60]!r}")
+        most = MAX_PARAMETERS if "parameters" in tags(cell) else MAX_CODE_LINES
+        if n_lines > most:
+            broken.append(f"expected at most {most} lines of code, found {n_lines}: {source(cell)[:60]!r}")
     return broken
 
 

@@ -31,10 +31,10 @@ def test_facts_that_cannot_be_used_are_listed_with_the_reason():
         {},
         {
             "hardwar": "h100", "kv_bytes_per_tok": "many", "tp": 1.5, "dp_attention": 1, "parallel": {"xp": 2},
-            "captured_batch_sizes": [1, "a"], "weight_bytes_per_step": float("nan"), "power_limit_w": 700,
+            "captured_batch_sizes": [1, "a"], "weight_bytes_per_step": float("nan"), "gpus": 8,
         },
     )
-    assert dict(facts.values) == {"power_limit_w": 700.0}
+    assert dict(facts.values) == {"gpus": 8}
     assert facts.unused["hardwar"] == "not a fact rooflog knows; did you mean hardware?"
     assert facts.unused["kv_bytes_per_tok"] == "expected a number not below zero, found 'many'"
     assert facts.unused["tp"] == "expected a whole number, found 1.5"
@@ -42,7 +42,7 @@ def test_facts_that_cannot_be_used_are_listed_with_the_reason():
     assert facts.unused["parallel.xp"] == "expected one of tp, dp, pp, ep"
     assert facts.unused["captured_batch_sizes"].startswith("expected a list of whole numbers")
     assert facts.unused["weight_bytes_per_step"].startswith("expected a number")
-    assert "no number depends on it" in facts.unused["power_limit_w"]
+    assert "no number depends on it" in facts.unused["gpus"]
 
 
 def test_context_from_text_yaml_and_json(tmp_path):

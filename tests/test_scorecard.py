@@ -33,7 +33,7 @@ CONTRACT = {
 }
 EXTRA = {
     "fit": {"prediction", "rounding_envelope", "context"},
-    "run": {"server_life", "n_server_lives", "fitted_lives", "notes"},
+    "run": {"server_life", "n_server_lives", "fitted_lives", "notes", "facts"},
     "levels": {"server_life", "rank_group", "clean_s", "context_tok", "is_fitted", "note"},
     "phases": {"warmup_s", "n_intervals", "n_clean"},
     "client": {"source", "steady_tok_per_s", "running_req", "other_s", "duration_s"},
@@ -240,7 +240,7 @@ def test_answer_says_why_there_is_no_roofline_and_no_law():
     ))
     assert "1 level, N=1 running requests" in text
     assert "Step time at N=1: 82.0 ms [80.0, 84.0], 12.2 tok/s." in text
-    assert "No law of step time is claimed: one level only.\nNext: " in text
+    assert "No law of step time is claimed: one level only.\nFor a law, " in text
     assert "Distance from the roofline: not stated; not known: hardware." in text
     assert "Doubt: tp: the log says 4, --context says 8; 8 is used." in text
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from helpers import allowance, ingest, laws, scorecard, segment
+from helpers import allowance, ingest, investigation, laws, scorecard, segment
 from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
+from helpers.investigation import Judgement, Run
 from helpers.levels import LevelRule, keep_one_configuration, keep_one_source, summarise_levels
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
@@ -43,6 +44,8 @@ class Analysis:
     allowed : Allowance or None
         What the hardware allows; None where hardware or model are not known, ``scorecard["roofline"]["refused"]``
         says what is missing.
+    judgement : Judgement
+        What limits decode: observations, ranked causes, experiments, and the side files behind them.
     scorecard : dict
     """
 
@@ -53,6 +56,7 @@ class Analysis:
     fits: Fits
     phases: dict[str, float] | None
     allowed: Allowance | None
+    judgement: Judgement
     scorecard: dict[str, Any]
 
     @property
@@ -73,6 +77,7 @@ def analyse(
     confidence: float = 0.95,
     min_clean: int | None = None,
     command: str = "",
+    side: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Analysis:
     """Analyse logs, or one hand-typed table of rates.
@@ -89,6 +94,8 @@ def analyse(
         Clean intervals below which a level does not rest on them alone: it is corrected for prompts, or not fitted.
     command : str
         Command line to record.
+    side : mapping, optional
+        Files beside the log, as `investigation.gather` takes them.
     progress : callable, optional
         Called with bytes read and bytes in all, as by `ingest.read_log`.
 
@@ -112,7 +119,7 @@ def analyse(
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
     is_named_table = [Path(path).suffix.lower() == ".csv" for path in paths]
     if len(paths) == 1 and (is_named_table[0] or ingest.is_table(paths[0])):
-        return _analyse_table(Path(paths[0]), user, confidence, command)
+        return _analyse_table(Path(paths[0]), user, confidence, command, side or {})
     if any(is_named_table):
         raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
     log = ingest.read_log(paths, progress=progress)
@@ -134,7 +141,8 @@ def analyse(
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
     notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals),
              *_combined(log, [facts.values for facts in lives], _fitted_lives(levels))]
-    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes)
+    told = [facts.values for facts in lives]
+    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes, told, side or {})
 
 
 MIXED_RECORDS = 3
@@ -165,13 +173,15 @@ def _combined(log: Log, facts: Sequence[Mapping[str, Any]], lives: Sequence[int]
     return [*dict.fromkeys(notes), *segment.combination_notes(segment.topology(log.samples, facts), joined)]
 
 
-def _analyse_table(path: Path, user: Mapping[str, Any], confidence: float, command: str) -> Analysis:
+def _analyse_table(
+    path: Path, user: Mapping[str, Any], confidence: float, command: str, side: Mapping[str, Any]
+) -> Analysis:
     """Fit a hand-typed table: no log, so no intervals, phases or client average."""
     levels = ingest.read_table(path)
     facts = merge_facts(None, user)
     with open(path, "rb") as file:
         sha256 = file_digest(file, "sha256").hexdigest()
-    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,), [])
+    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,), [], [facts.values], side)
 
 
 def _fitted_lives(levels: pd.DataFrame) -> list[int]:
@@ -284,9 +294,9 @@ def _client(episodes: pd.DataFrame, intervals: pd.DataFrame, life: int, facts: F
 def _assemble(
     log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, confidence: float,
     phases: dict[str, float] | None, client: scorecard.Client | None, command: str, log_sha256: Sequence[str],
-    said: Sequence[str],
+    said: Sequence[str], told: Sequence[Mapping[str, Any]], side: Mapping[str, Any],
 ) -> Analysis:
-    """Compare with the roofline, fit, and state everything."""
+    """Compare with the roofline, fit, judge, and state everything."""
     notes = [*said, *facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
     allowed, refused = None, None
     try:
@@ -305,9 +315,28 @@ def _assemble(
             allowed = allowance.with_levers(allowed, levels, fits.selected, facts)
         except RooflogError as error:  # a change that cannot be read leaves the rest as it is
             notes.append(str(error))
+    run = investigation.empty_run(levels, fits, facts, allowed) if log is None or intervals is None else Run(
+        log.samples, log.events, intervals, levels, fits, facts, told, _fitted_lives(levels), allowed)
+    baseline = _baseline(side, confidence)
+    evidence = investigation.gather(run, side, baseline)
+    judgement = investigation.investigate(run, evidence, baseline)
+    notes += evidence.notes
     of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
         log, of_law, levels, fits, facts=facts.values, phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),
+        **investigation.entries(judgement),
     )
-    return Analysis(log, facts, intervals, levels, fits, phases, allowed, card)
+    return Analysis(log, facts, intervals, levels, fits, phases, allowed, judgement, card)
+
+
+def _baseline(side: Mapping[str, Any], confidence: float) -> Run | None:
+    """Analyse the log of another run of the same server."""
+    path = side.get("baseline_log")
+    if not path:
+        return None
+    other = analyse(path, confidence=confidence)
+    if other.log is None or other.intervals is None:
+        return investigation.empty_run(other.levels, other.fits, other.facts, other.allowed)
+    return Run(other.log.samples, other.log.events, other.intervals, other.levels, other.fits, other.facts,
+               list(other.log.facts), _fitted_lives(other.levels), other.allowed)

@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any
 
 from helpers.display import level_key, show
+from helpers.limiting import limits
 
 Card = Mapping[str, Any]
 
@@ -47,20 +48,23 @@ KNEE_WORDS = {
 MODEL_FACTS_EXAMPLE = '--context \'{"hardware": "h100-sxm", "model": "Qwen3-30B-A3B"}\''
 
 
-def answer(card: Card) -> str:
+def answer(card: Card, *, causes: bool = True) -> str:
     """Say what a run found, what it refuses to say and why.
 
     Parameters
     ----------
     card : mapping
         From ``scorecard.build`` or ``scorecard.read``.
+    causes : bool
+        Begin with what limits decode; without, only what was measured is said.
 
     Returns
     -------
     str
-        A sentence or two a line: measured, law, asymptote, roofline, client average, refusals, what to do next.
+        A sentence or two a line: what limits decode and what decides it, measured, law, asymptote, roofline, client
+        average, refusals.
     """
-    lines = [_measured(card), *_law(card), *_roofline(card), *_client(card)]
+    lines = [*(limits(card) if causes else ()), _measured(card), *_law(card), *_roofline(card), *_client(card)]
     lines += [f"Doubt: {text}." for text in (_ended(w) for w in [*card["run"]["notes"], *card["fit"]["warnings"]])]
     lines += [f"CHECK FAILED: {c['name']}: found {show(c['value'])}, limit {show(c['limit'])}; "
               "do not use these numbers." for c in card["checks"] if c["pass"] is False]
@@ -124,7 +128,7 @@ def _law(card: Card) -> list[str]:
     if fit["refused"]:
         lines = [_each_level(card)] if any(level["step_s"] is not None for level in card["levels"]) else []
         lines.append(f"No law of {step} time is claimed: {_ended(fit['refused'])}.")
-        return [*lines, "Next: hold at least four levels a factor of two apart, each for a few minutes after its "
+        return [*lines, "For a law, hold at least four levels a factor of two apart, each for a few minutes after its "
                         "ramp; `rooflog simulate --estimate` says how long that takes."]
     selected, levels = fit["selected"], fitted_levels(card)
     terms = f"{selected['confidence'] * 100:g} % interval, {_dof(selected['dof'])}"

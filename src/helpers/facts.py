@@ -57,6 +57,9 @@ KNOWN: dict[str, tuple[str, str]] = {
                        "running_req, step_budget_s, each a list"),
     "n_threads": ("whole", "threads of a server on processors"),
     "interconnect": ("text", "link between accelerators"),
+    "no_speculation_total_tok_per_s": ("positive", "output rate of the same server and load without drafts [tok/s]"),
+    "same_build_elsewhere_tok_per_s": ("positive", "rate of the same build and load on another machine [tok/s]"),
+    "disable_overlap_schedule": ("flag", "the next step is prepared only after the last one is read"),
     "dtype": ("text", "compute type"),
     "kv_cache_dtype": ("text", "type of the KV cache"),
     "quantization": ("text", "quantisation as the server's argument names it"),
@@ -74,7 +77,7 @@ KNOWN: dict[str, tuple[str, str]] = {
 }
 """Name -> (kind, meaning with unit) of every fact; `parallel: {tp, dp, pp, ep}` is spread into tp, dp, pp, ep."""
 
-NOT_YET_USED = ("gpus", "power_limit_w", "slots")
+NOT_YET_USED = ("gpus",)
 """Facts that are kept for the reader but change no number yet: listed as such, so that nobody relies on them."""
 
 PARALLEL = ("tp", "dp", "pp", "ep")

@@ -18,6 +18,7 @@ import pandas as pd
 
 from helpers.answer import answer
 from helpers.display import level_key, show
+from helpers.plan import kept_args
 from helpers.schema import INTERVALS, LEVELS, METHOD_VERSION, SCHEMA_VERSION, Fits, LawFit, LogFormatError, check
 
 __all__ = ["FILE_NAME", "CheckFailed", "Client", "answer", "build", "dumps", "exit_code", "read", "require_checks",
@@ -86,6 +87,8 @@ def build(
     components: Sequence[Mapping[str, Any]] = (),
     components_by_level: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     levers: Sequence[Mapping[str, Any]] = (),
+    diagnosis: Sequence[Mapping[str, Any]] = (),
+    next_experiment: Mapping[str, Any] | None = None,
     phases: Mapping[str, float] | None = None,
     client: Client | None = None,
     command: str = "",
@@ -112,6 +115,8 @@ def build(
         What the step at the highest level is made of; ``components_by_level`` has every level by its key.
     levers : sequence of mapping
         What changes would give.
+    diagnosis : sequence of mapping
+        Ranked causes; ``next_experiment`` tells them apart.
     phases : mapping, optional
         Seconds of each phase.
     client : Client, optional
@@ -153,6 +158,7 @@ def build(
             "hardware": facts.get("hardware"),
             "parallel": {name: facts.get(name) for name in ("tp", "dp", "pp", "ep")},
             "command": command,
+            "facts": _facts(facts),
             "server_life": fitted_lives[0] if len(fitted_lives) == 1 else None,
             "n_server_lives": _count_lives(log, intervals),
             "fitted_lives": fitted_lives,
@@ -170,14 +176,21 @@ def build(
         "roofline": dict(roofline) if roofline is not None else None,
         "components": list(components),
         "components_by_level": dict(components_by_level or {}),
-        "diagnosis": [],
+        "diagnosis": list(diagnosis),
         "levers": list(levers),
-        "next_experiment": None,
+        "next_experiment": None if next_experiment is None else dict(next_experiment),
         "checks": [],
     }
     card = to_plain(card)
     card["checks"] = _checks(card)
     return card
+
+
+def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of the deployment, with the arguments of the server that a plan needs: no keys, no hosts."""
+    args = facts.get("args")
+    kept = kept_args(str(facts.get("engine") or ""), args) if isinstance(args, Mapping) else None
+    return {**facts, **({"args": kept} if kept is not None else {})}
 
 
 def _count_lives(log: _Log | None, intervals: pd.DataFrame | None) -> int | None:
@@ -270,8 +283,8 @@ def _checks(card: Mapping[str, Any]) -> list[dict[str, Any]]:
         checks.append({"name": "every line is counted exactly once", "value": counted, "limit": total,
                        "pass": counted == total})
     strict = ((card["roofline"] or {}).get("strict") or {}).get("step_s") or {}
-    shares = [level["step_s_hi"] / strict[key] for level in card["levels"]
-              if (key := level_key(level["running_req"])) in strict and level["step_s_hi"] is not None]
+    shares = [level["step_s_hi"] / bound_s for level in card["levels"]
+              if (bound_s := strict.get(level_key(level["running_req"]))) and level["step_s_hi"] is not None]
     if shares:
         checks.append({"name": "no level is faster than the strict roofline (measured / strict, smallest)",
                        "value": min(shares), "limit": 1.0, "pass": min(shares) >= 1.0})

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand
 
 from helpers import __version__
-from helpers.cli import bound, catalogues, engines
+from helpers.cli import bound, catalogues, engines, plan, watch
 from helpers.cli import redact as redaction
 from helpers.cli.printing import (
     describe_lives,
@@ -54,6 +54,9 @@ grows with running requests, and how far that is from the roofline.
   rooflog fit server.log       the answer and the levels; nothing is written
   rooflog fit rates.csv        the same from a table of running_req and
                                decode_tok_per_s
+  rooflog plan RUN_DIR         the next experiment as a script
+  rooflog watch server.log     what a running server does now; waits for
+                               steady decode
   rooflog ingest server.log    what every line of the log was
   rooflog simulate --estimate  what a sweep would look like, and how long it
                                would take
@@ -218,7 +221,7 @@ def fit(
     if as_json:
         print_json(analysis.scorecard)
     else:
-        print(printable(analysis.answer))
+        print(printable(scorecard.answer(analysis.scorecard, causes=False)))
         print_levels(analysis.scorecard["levels"], confidence)
     raise typer.Exit(scorecard.exit_code(analysis.scorecard))
 
@@ -311,6 +314,8 @@ def report(
 
 
 app.command()(bound.bound)
+app.command("plan")(plan.plan_command)
+app.command()(watch.watch)
 app.command()(catalogues.models)
 app.command()(catalogues.hardware)
 app.command()(engines.engines)

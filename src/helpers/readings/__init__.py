@@ -13,6 +13,21 @@ from helpers.readings.card import (
     source_reading,
     subtitle,
 )
+from helpers.readings.diagnosis import (
+    causes_reading,
+    causes_table,
+    client_table,
+    evidence_reading,
+    evidence_table,
+    observations_table,
+    plan_reading,
+    plans_table,
+    reconciliation_reading,
+    refuted_table,
+    roles_table,
+    silence_reading,
+    telemetry_table,
+)
 from helpers.readings.law import (
     asymptote_reading,
     context_reading,
@@ -65,12 +80,14 @@ from helpers.readings.text import say, use_whole_tables
 
 __all__ = [
     "accounting_reading", "assumptions_reading", "asymptote_reading", "balance_reading", "balance_table",
-    "check_at_most", "check_equal", "checks_table", "chord_reading", "client_reading", "components_reading",
-    "components_table", "context_reading", "crosschecks_table", "episodes_reading", "episodes_table",
-    "events_reading", "events_table", "facts_table", "knees_reading", "law_reading", "laws_table", "levels_reading",
-    "levels_table", "levers_reading", "levers_table", "malformed_table", "naive_fit_reading", "naive_rates",
-    "naive_reading", "notes_reading", "oddities_reading", "phases_reading", "prediction_reading", "prefill_reading",
-    "ranks_reading", "regimes_reading", "rejected_reading", "rejected_table", "residuals_reading", "roofline_reading",
-    "roofline_table", "say", "scalars", "source_reading", "sources_reading", "subtitle", "top_rate",
-    "topology_reading", "topology_table", "use_whole_tables", "warnings_reading",
+    "causes_reading", "causes_table", "check_at_most", "check_equal", "checks_table", "chord_reading",
+    "client_reading", "client_table", "components_reading", "components_table", "context_reading",
+    "crosschecks_table", "episodes_reading", "episodes_table", "events_reading", "events_table", "evidence_reading",
+    "evidence_table", "facts_table", "knees_reading", "law_reading", "laws_table", "levels_reading", "levels_table",
+    "levers_reading", "levers_table", "malformed_table", "naive_fit_reading", "naive_rates", "naive_reading",
+    "notes_reading", "observations_table", "oddities_reading", "phases_reading", "plan_reading", "plans_table",
+    "prediction_reading", "prefill_reading", "ranks_reading", "reconciliation_reading", "refuted_table",
+    "regimes_reading", "rejected_reading", "rejected_table", "residuals_reading", "roles_table", "roofline_reading",
+    "roofline_table", "say", "scalars", "silence_reading", "source_reading", "sources_reading", "subtitle",
+    "telemetry_table", "top_rate", "topology_reading", "topology_table", "use_whole_tables", "warnings_reading",
 ]

@@ -1,0 +1,11 @@
+"""From everything that is known of a run to ranked causes and the next experiment: what `analysis` asks last.
+
+`side_files` reads what lies beside the log and puts it on its clock; `observe` turns stages and files into observations
+(`diagnose.of_*`); `judgement` ranks the causes (`diagnose.judge`) and chooses an experiment (`plan`).
+"""
+
+from helpers.investigation.judgement import Judgement, entries, investigate
+from helpers.investigation.run import Run, empty_run
+from helpers.investigation.side_files import SIDE_FILES, Evidence, Recording, gather
+
+__all__ = ["SIDE_FILES", "Evidence", "Judgement", "Recording", "Run", "empty_run", "entries", "gather", "investigate"]
