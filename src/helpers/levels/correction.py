@@ -49,7 +49,9 @@ def held_intervals(part: pd.DataFrame) -> pd.DataFrame:
     held = part.groupby(run)["level"].transform("size").ge(3) & ~changed
     usable = held & part["label"].isin(["steady", "mixed"]) & part["step_s"].notna() & part["idle_s"].eq(0)
     stalled = part["why"].str.startswith("stall")
-    return part[usable & ~stalled & part["n_steps"].gt(0) & part["interval_s"].gt(0)]
+    # Their prompt is credited in another window: the regression would see time without a prompt.
+    pending = part["why"].str.startswith("a prompt was admitted")
+    return part[usable & ~stalled & ~pending & part["n_steps"].gt(0) & part["interval_s"].gt(0)]
 
 
 NO_BEND = 1e-12

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from helpers.segment import prompts
+
 FIRST = "first line of the server life"
 NO_TOKENS = "no tokens in the interval"
 STOPPED = "no tokens in the next window"
@@ -49,7 +51,8 @@ class CleanRule:
     decode_log_interval : int
         Decode steps per SGLang line; 0 = from the argument dump, else from the growth of #token, else 40.
     stall_factor : float
-        A line of ten steps or more is a stall when its step exceeds this multiple of its level's median [1].
+        A line of ten steps or more, or a window, is a stall when its step exceeds this multiple of the median of its
+        level's lines of ten steps or more [1].
     prefill_slack_s : float
         A prefill record that follows a decode line within this time (or within one interval) may have delayed it [s].
     kv_drop_frac : float
@@ -98,16 +101,6 @@ def find_warmup(ticks: pd.DataFrame, events: pd.DataFrame, rule: CleanRule) -> p
     return warmup
 
 
-def _prompt_pending(ticks: pd.DataFrame) -> pd.Series:
-    """Mark vLLM windows between the admission of a prompt and the window that credits it."""
-    rose = ticks["running_req"] > ticks["prev_running_req"]
-    swapped = ticks["swapped"]
-    credited = ticks["prefill_tok"] > 0
-    state = pd.Series(np.nan, index=ticks.index).mask((rose | swapped) & ~credited, 1.0).mask(credited, 0.0)
-    own = [ticks["server_life"], ticks["rank_key"]]
-    return state.groupby(own).ffill().eq(1.0)
-
-
 def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
     """Name the first rule that rejects each interval, CLEAN if none does."""
     windowed = ticks["kind"].eq("stats")
@@ -127,7 +120,6 @@ def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
     at_cap = ticks["running_req"].ge(cap) | ticks["kv_used_frac"].ge(rule.kv_full_frac)
     below_cap = ticks["queue_req"].fillna(0).gt(0) & ~at_cap
     graph_changed = (ticks["graph"] != ticks["prev_graph"]).fillna(False).astype(bool)
-    rose_next = windowed & (ticks["next_level_req"] > ticks["running_req"])
     decode_only = ticks["n_prefills"].eq(0) & ~ticks["is_first"] & ticks["running_req"].eq(ticks["prev_level_req"])
     rules: list[tuple[pd.Series, str]] = [
         (ticks["is_first"], FIRST),
@@ -141,7 +133,7 @@ def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
         (ticks["running_req_printed"].ne(ticks["prev_running_req"]), CHANGED),
         (~windowed & next_is_prefill, PREFILL_NEXT),
         (windowed & ticks["next_prefill_tok_per_s"].gt(0), PROMPT_NEXT),
-        (windowed & (rose_next | ticks["swapped"] | _prompt_pending(ticks)), PROMPT_PENDING),
+        (prompts.is_pending(ticks), PROMPT_PENDING),
         (windowed & ticks["next_decode_tok_per_s"].eq(0) & ticks["next_level_req"].gt(0), STOPPED),
         (below_cap, QUEUE),
         (graph_changed, GRAPH),
@@ -179,6 +171,8 @@ def reject_stalls(ticks: pd.DataFrame, rule: CleanRule) -> pd.DataFrame:
     steps = ticks["step_s"].where(candidate)
     median = steps.groupby(level).transform("median")
     several = candidate.groupby(level).transform("sum").ge(3)
-    stalled = candidate & several & (ticks["step_s"] > rule.stall_factor * median)
+    # Few steps in a window of fixed time are themselves the sign; a line of fixed steps may have one by its setting.
+    judged = candidate | (ticks["why"].eq(CLEAN) & ticks["kind"].eq("stats"))
+    stalled = judged & several & (ticks["step_s"] > rule.stall_factor * median)
     ticks["why"] = ticks["why"].mask(stalled, STALL)
     return ticks

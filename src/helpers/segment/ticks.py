@@ -104,6 +104,8 @@ def _add_step_times(part: pd.DataFrame, known: Mapping[str, object], rule: Clean
         growth_off=(growth - expected).abs() > slack,
         context_tok=context.where(part["used_tok"] > 0),
         cap=_number(known, "max_running_requests"),
+        pool_tok=np.nan,
+        page_tok=np.nan,
     )
 
 
@@ -129,6 +131,8 @@ def _add_window_times(part: pd.DataFrame, known: Mapping[str, object], rule: Cle
         used_tok=used.round(),
         context_tok=(used / busy).where(used > 0),
         cap=_number(known, "max_running_requests"),
+        pool_tok=float(pool) if pool else np.nan,
+        page_tok=float(_number(known, "kv_block_size") or _number(known, "page_size") or np.nan),
     )
 
 
