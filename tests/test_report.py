@@ -165,3 +165,9 @@ def test_words_about_the_sample_data_are_left_out_of_a_run_on_another_log():
     for run in (None, {"status": "good"}, {"status": "good", "parameters": {"log_path": ""}}):
         text = report.render(notebook, None, run)
         assert "is simulated" in text and "more of it" in text
+
+
+def test_sentences_in_tables_break_into_lines_and_numbers_do_not():
+    text = "each request pays 29.2 ms that nothing it reads explains"
+    page = report._wrap_sentences(f"<table><tr><td>51.9 ms [36.2, 67.6]</td><td>{text}</td></tr></table>")
+    assert f'<td class="said">{text}</td>' in page and "<td>51.9 ms [36.2, 67.6]</td>" in page

@@ -320,7 +320,7 @@ def _assemble(
     baseline = _baseline(side, confidence)
     evidence = investigation.gather(run, side, baseline)
     judgement = investigation.investigate(run, evidence, baseline)
-    notes += evidence.notes
+    notes += [*evidence.notes, *(item.says for item in judgement.seen.named("boards_differ"))]
     of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
         log, of_law, levels, fits, facts=facts.values, phases=phases,

@@ -18,6 +18,8 @@ MAX_FACTS = 2
 
 MAX_OTHERS = 4
 MAX_PREDICTIONS = 3
+MAX_NAMED = 3
+"""Causes with one predicted outcome that are named."""
 
 
 def limits(card: Card) -> list[str]:
@@ -66,15 +68,35 @@ def _experiment(plan: Mapping[str, Any] | None, top: Mapping[str, Any]) -> list[
     """Say which experiment tells most per minute, and what it would show."""
     if not plan:
         return []
-    predicts = plan["predicts"]
-    order = sorted(predicts, key=lambda cause: cause != top["cause"])
-    said = "; ".join(f"if {cause}: {predicts[cause]}" for cause in order[:MAX_PREDICTIONS])
-    more = f"; and {len(order) - MAX_PREDICTIONS} more causes" if len(order) > MAX_PREDICTIONS else ""
-    return [f"Next experiment, {show(plan['duration_s'], 'duration')}: {plan['what']}. It shows: {said}{more}."]
+    said = "; ".join(predictions(plan["predicts"], str(top["cause"]))[:MAX_PREDICTIONS])
+    return [f"Next experiment, {show(plan['duration_s'], 'duration')}: {plan['what']}. It shows: {said}."]
+
+
+def predictions(predicts: Mapping[str, str], first: str = "") -> list[str]:
+    """Say what an experiment shows under each cause, causes with one outcome together.
+
+    Parameters
+    ----------
+    predicts : mapping
+        Cause -> outcome, as "what is seen: why".
+    first : str
+        The cause to begin with.
+    """
+    causes: dict[str, list[str]] = {}
+    for cause in sorted(predicts, key=lambda cause: cause != first):
+        causes.setdefault(predicts[cause].partition(":")[0], []).append(cause)
+    return [f"if {_named(names)}: {predicts[names[0]]}" for names in causes.values()]
+
+
+def _named(names: Sequence[str]) -> str:
+    """Join causes as alternatives, the first ones by name."""
+    shown = list(names[:MAX_NAMED])
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" or {rest} more" if rest else "")
 
 
 def causes_rows(card: Card) -> list[dict[str, str]]:
-    """Return the table of causes that are not refuted: cause, status, what speaks for it, what against it, and decides.
+    """Return the table of causes that are not refuted: what speaks for each, what against it, what decides.
 
     Parameters
     ----------
@@ -87,7 +109,7 @@ def causes_rows(card: Card) -> list[dict[str, str]]:
         Best first; causes about which nothing was seen are left out (`silent`).
     """
     return [
-        {"cause": row["cause"], "meaning": CAUSES[row["cause"]], "status": row["status"],
+        {"cause": f"{row['cause']}: {CAUSES[row['cause']]}", "status": row["status"],
          "for": "; ".join(row["evidence_for"][:MAX_FACTS]) or "nothing",
          "against": row.get("contradiction") or next(iter(row["evidence_against"]), "nothing"),
          "decided by": row["next_experiment"] or ""}
@@ -98,7 +120,7 @@ def causes_rows(card: Card) -> list[dict[str, str]]:
 
 def refuted_rows(card: Card) -> list[dict[str, str]]:
     """Return the refuted causes, each with the fact that decided."""
-    return [{"cause": row["cause"], "meaning": CAUSES[row["cause"]], "refuted by": row["refuted_by"] or ""}
+    return [{"cause": f"{row['cause']}: {CAUSES[row['cause']]}", "refuted by": row["refuted_by"] or ""}
             for row in card.get("diagnosis") or [] if row["status"] == "refuted"]
 
 

@@ -36,6 +36,9 @@ SAFE_TAGS = frozenset(
 )
 SAFE_ATTRIBUTES = frozenset("align border class colspan id rowspan scope scoped style title valign".split())
 
+SENTENCE_CHARS = 40
+"""Length from which a cell of a table is a sentence and not a number."""
+
 POLICY = ("default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
           "img-src data: blob:; font-src data:; worker-src blob:")
 """Nothing may be loaded; plotly.js compiles some of its traces (unsafe-eval)."""
@@ -54,6 +57,7 @@ pre { background: var(--soft); padding: .6rem; overflow-x: auto; font-size: .85r
 details > pre { white-space: pre; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; border: 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .2rem .5rem; text-align: right; white-space: nowrap; }
+td.said { white-space: normal; text-align: left; min-width: 9rem; }
 details > summary { color: var(--accent); cursor: pointer; font-size: .8rem; }
 .figure { background: #ffffff; border-radius: 4px; margin: .5rem 0; min-height: 20rem; } img { max-width: 100%; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; font-size: .85rem; } dd { margin: 0; }
@@ -190,13 +194,20 @@ def _output(output: NotebookNode, figures: list[str]) -> str:
     if PLOTLY_MIME in data:
         return _figure(data[PLOTLY_MIME], figures)
     if "text/html" in data and is_plain_markup(data["text/html"]):
-        return f'<div class="wide">{data["text/html"]}</div>'
+        return f'<div class="wide">{_wrap_sentences(data["text/html"])}</div>'
     for mime in IMAGE_MIMES:
         if mime in data:
             return f'<img alt="output" src="data:{mime};base64,{html.escape("".join(data[mime].split()))}">'
     if "text/markdown" in data:
         return _markdown(data["text/markdown"])
     return f"<pre>{html.escape(strip_ansi(str(data.get('text/plain', ''))))}</pre>"
+
+
+def _wrap_sentences(fragment: str) -> str:
+    """Let the cells of a table that hold sentences break into lines; numbers with their intervals stay on one."""
+    first, *cells = fragment.split("<td>")
+    return first + "".join(("<td>" if len(cell.partition("</td>")[0]) < SENTENCE_CHARS else '<td class="said">') + cell
+                           for cell in cells)
 
 
 def _figure(figure: Mapping[str, Any], figures: list[str]) -> str:

@@ -279,6 +279,8 @@ def _prefill(b: Build) -> Scenario:
     share = b.draw(0.6, 0.85)
     b.output_tok = int(np.clip((1 - share) / share * prompt_s * n / b.healthy(n, float(b.prompt_tok)), 24, 400))
     b.waves, b.spread_frac = 10.0, 0.5
+    # A pool that holds them all: a full one would be a cause of its own.
+    b.server["kv_pool_tok"] = max(physics.pool_tok(b.setup), 2 * n * (b.prompt_tok + b.output_tok))
     b.server["decode_log_interval"] = int(b.pick(1, 5, 10))
     b.clean = False
     b.notes["prefill_frac"] = share

@@ -33,12 +33,8 @@ WEAK_CAP = 2
 TOLD = "told"
 """Channel of the user's own statements: they are no measurement."""
 
-QUEUEING = ("prefill_interference", "kv_capacity", "admission_limit", "rank_imbalance", "graph_fallback",
-            "low_acceptance")
-"""Causes that decide which steps are run at all, and how often."""
-
 OF_HARDWARE = ("healthy", "weight_bandwidth", "kv_bandwidth", "state_bandwidth", "tensor_compute")
-"""Causes that describe a good step: where a cause of `QUEUEING` is supported, they do not limit the server."""
+"""Causes that describe a good step: where any other cause is supported, it limits the server first."""
 
 STATUSES = ("supported", "compatible", "weak", "refuted")
 
@@ -97,7 +93,7 @@ def judge(seen: Observations, *, rules: Sequence[Rule] = RULES, missing: Iterabl
     by_cause: dict[str, list[Fired]] = {cause: [] for cause in CAUSES if cause != UNKNOWN}
     for rule in rules:
         by_cause[rule.cause] += [Fired(rule, item) for item in seen.named(rule.observation) if rule.fits(item.value)]
-    found = sorted(_behind_queues([_finding(cause, fired) for cause, fired in by_cause.items()]), key=_rank)
+    found = sorted(_behind_others([_finding(cause, fired) for cause, fired in by_cause.items()]), key=_rank)
     best = found[0]
     if best.status == "supported" or (best.status == "compatible" and best.score >= THIN):
         return tuple(found)
@@ -126,12 +122,12 @@ def _finding(cause: str, fired: Sequence[Fired]) -> Finding:
                    refuter.seen.says if refuter is not None and status == "refuted" else None, contradiction)
 
 
-def _behind_queues(found: Sequence[Finding]) -> list[Finding]:
-    """Let good steps stand behind a supported cause that decides which steps are run."""
-    first = next((item for item in found if item.status == "supported" and item.cause in QUEUEING), None)
+def _behind_others(found: Sequence[Finding]) -> list[Finding]:
+    """Let good steps stand behind a supported cause that can be changed."""
+    first = next((item for item in found if item.status == "supported" and item.cause not in OF_HARDWARE), None)
     if first is None:
         return list(found)
-    said = f"the step is good, but {CAUSES[first.cause]}: that limits the server first"
+    said = f"{CAUSES[first.cause]} ({first.cause}): that limits the server first"
     return [replace(item, status="compatible", evidence_against=(said, *item.evidence_against))
             if item.status == "supported" and item.cause in OF_HARDWARE else item for item in found]
 

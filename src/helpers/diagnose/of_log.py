@@ -43,7 +43,7 @@ EVEN_REQ = 4.0
 IDLE_RANK_FRAC = 0.5
 """A rank with less than this share of the fullest rank's requests has room."""
 
-MIN_FROZEN = 5
+MIN_FROZEN = 4
 """Records with one count of used tokens, while requests decode, from which the count is no context."""
 
 USUAL_LOG_INTERVAL = 40
@@ -160,6 +160,8 @@ def _ranks(state: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observatio
     if len(state):
         yield _of("n_data_ranks", float(n_ranks),
                   "there is one data-parallel rank" if n_ranks == 1 else f"there are {n_ranks} data-parallel ranks")
+        if n_ranks == 1 and all(facts.get(name) == 1 for name in ("tp", "pp")):
+            yield _of("is_one_rank", 1.0, "one rank does everything: there is no other to wait for")
     if len(names) < 2 or state["t_s"].isna().all():
         return
     table = state.assign(rank_name=rank, second=state["t_s"].round(), running_req=state["running_req"].astype(float),
@@ -292,7 +294,7 @@ def _counts(busy: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observatio
     used = busy[busy["used_tok"].notna() & busy["kind"].eq("decode")]
     same = used[used["used_tok"].eq(used["used_tok"].shift()) & used["running_req"].eq(used["running_req"].shift())]
     n_steps = len(same) * int(facts.get("decode_log_interval") or USUAL_LOG_INTERVAL)
-    is_rounded = n_steps < 2 * int(facts.get("page_size") or LARGEST_USUAL_PAGE_TOK)
+    is_rounded = n_steps <= int(facts.get("page_size") or LARGEST_USUAL_PAGE_TOK)
     if len(used) >= MIN_FROZEN and len(same) == len(used) - 1 and used["used_tok"].iloc[0] > 0 and not is_rounded:
         yield _of("frozen_count", 1.0, f"the used-token count stays at {int(used['used_tok'].iloc[0])} over "
                   f"{len(used)} records while requests decode: it is no context (a buffer of fixed size)")

@@ -114,7 +114,7 @@ def observe(physics: Physics, facts: Mapping[str, Any]) -> Iterator[Observation]
     yield from _rest(table)
     yield from _collectives(table, physics)
     yield from _context_limit(table, physics, facts)
-    yield from _predicted(physics)
+    yield from _predicted(physics, facts)
     ratio = physics.roofline.ratio("target")
     known = [x for x in ratio if isfinite(x)]
     if known:
@@ -126,7 +126,7 @@ def observe(physics: Physics, facts: Mapping[str, Any]) -> Iterator[Observation]
             yield _of("mfu_most_frac", most, f"products run at most at {most:.1%} of the hardware's rate")
 
 
-def _predicted(physics: Physics) -> Iterator[Observation]:
+def _predicted(physics: Physics, facts: Mapping[str, Any]) -> Iterator[Observation]:
     """Hold the step against a priori predictions, which count what the kernels and the host of good engines add."""
     roofline = physics.roofline
     known = np.isfinite(roofline.measured_step_s) & np.isfinite(roofline.context_tok)
@@ -140,6 +140,12 @@ def _predicted(physics: Physics) -> Iterator[Observation]:
     worst = int(np.argmax(np.abs(np.log(ratio))))
     yield _of("step_over_prediction", float(ratio[worst]), f"at N={level_key(float(n[worst]))} the step is "
               f"{show(float(ratio[worst]))} times what is predicted for a good engine (most are within 15 %)")
+    largest = max((float(size) for size in facts.get("captured_batch_sizes") or [] if size), default=nan)
+    inside, beyond = ratio[n <= largest], ratio[n > largest]
+    if len(inside) and len(beyond):
+        jump = float(np.median(beyond) / inside[-1])
+        yield _of("jump_beyond_captured", jump, f"beyond the largest captured size ({largest:g}) the step is "
+                  f"{show(jump)} times as far from its prediction as within")
 
 
 class _Table:
@@ -189,11 +195,11 @@ def _explained(table: _Table) -> Iterator[Observation]:
     for name, parts, words in (("weights", WEIGHTS, "weights"), ("kv", KV, "keys and values"),
                                ("state", ("state",), "recurrent states"), ("compute", ("compute",), "products"),
                                ("collectives", ("all_reduce",), "collectives")):
-        if explained:
-            best = max(explained, key=lambda level: table.share(level, *parts))
-            share = table.share(best, *parts)
-            yield _of(f"{name}_explained_frac", share, f"at N={level_key(best)} {words} at good kernels' rates take "
-                      f"{share:.0%} of the step, and {_rest_words(table, best)}")
+        top = table.levels[-1]  # where the server gives most: an explained step at fewer requests limits nothing
+        if top in explained:
+            share = table.share(top, *parts)
+            yield _of(f"{name}_explained_frac", share, f"at N={level_key(top)} {words} at good kernels' rates take "
+                      f"{share:.0%} of the step, and {_rest_words(table, top)}")
         if name == "collectives":
             continue
         at = max(table.levels, key=lambda level: table.share(level, *parts, end=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from helpers.schema import INTERVALS, LEVELS, check
 FEWEST = 6
 """Clean intervals of a level below which nothing is said about how its step moves."""
 
+PREFILL_BOUND_SPEAKS = 0.10
 FEWEST_PREFILLS = 10
 """Prefills behind one another from which their printed rates tell how fast prompts are computed."""
 
@@ -48,7 +50,7 @@ Growth = Callable[[float, float], float]
 
 def observe(
     intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFrame, facts: Mapping[str, Any], lives: list[int],
-    growth: Growth | None = None,
+    growth: Growth | None = None, prefill_s_per_tok: float = nan,
 ) -> Iterator[Observation]:
     """Yield what the intervals of the given server lives say.
 
@@ -64,6 +66,8 @@ def observe(
         Server lives that the answer rests on.
     growth : callable, optional
         What the bytes of a step grow by with the context, where the model is known. Needs no hardware.
+    prefill_s_per_tok : float
+        What a prompt token costs good kernels on this hardware [s/tok]; NaN where unknown.
     """
     check(intervals, INTERVALS)
     check(levels, LEVELS)
@@ -71,7 +75,7 @@ def observe(
     used = levels[levels["server_life"].isin(lives) & levels["population"].eq(0)]
     yield from _context(of_lives[of_lives["clean"]], growth)
     yield from _drift(of_lives[of_lives["clean"]])
-    yield from _prefill(of_lives, used, samples[samples["server_life"].isin(lives)])
+    yield from _prefill(of_lives, used, samples[samples["server_life"].isin(lives)], prefill_s_per_tok)
     yield from _first_lines(of_lives, used)
     yield from _staircase(used, facts)
     yield from _told_rates(of_lives, facts)
@@ -167,7 +171,9 @@ def _drift(clean: pd.DataFrame) -> Iterator[Observation]:
                   f"{show(span_s, 'duration')} at the same context")
 
 
-def _prefill(intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFrame) -> Iterator[Observation]:
+def _prefill(
+    intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFrame, s_per_tok: float
+) -> Iterator[Observation]:
     """Say what share of the loaded time went into prompts."""
     loaded = intervals[intervals["label"].isin(("steady", "mixed")) & intervals["running_req"].gt(0)]
     loaded = loaded[loaded["interval_s"].gt(0)]
@@ -181,19 +187,26 @@ def _prefill(intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFram
     if len(steps) and loaded["n_steps"].gt(0).any():
         order = steps.sort_values("running_req")
         step_s = np.interp(loaded["running_req"], order["running_req"], order["step_s"])
-        own_s = (loaded["n_steps"] * step_s).where(loaded["prefill_tok"].gt(0), loaded["busy_s"])
+        # A prefill right behind a line has delayed it, and so has a prompt that is credited later.
+        is_held = loaded["prefill_tok"].gt(0) | (
+            ~loaded["clean"] & loaded["why"].str.startswith(("prefill is", "prompt", "a prompt")))
+        own_s = (loaded["n_steps"] * step_s).where(is_held, loaded["busy_s"])
         frac = float((loaded["busy_s"] - own_s).clip(lower=0).fillna(0).sum()) / total_s
         how = "by the clean steps at the same counts"
     else:
         # Only a prefill right behind another prints a rate without decode steps in it.
         behind = samples["kind"].eq("prefill") & samples.groupby("rank", dropna=False)["kind"].shift().eq("prefill")
         speed = samples.loc[behind & samples["prefill_tok_per_s"].gt(0), "prefill_tok_per_s"]
-        if len(speed) < FEWEST_PREFILLS or len(speed) < MANY_ODD_FRAC * samples["kind"].eq("prefill").sum():
+        is_told = len(speed) >= FEWEST_PREFILLS and len(speed) >= MANY_ODD_FRAC * samples["kind"].eq("prefill").sum()
+        if not is_told and not isfinite(s_per_tok):
             return
-        fast = float(speed.quantile(0.9))
         # The fastest printed rates hold least decode and idle time: this is the least that the prompts can have taken.
+        fast = float(speed.quantile(0.9)) if is_told else 1 / s_per_tok
         frac = min(float(loaded["prefill_tok"].sum()) / fast / total_s, 1.0)
-        how = f"at {show(fast, 'tok/s')}, the fastest prefills of the log"
+        how = f"at {show(fast, 'tok/s')}, " + ("the fastest prefills of the log" if is_told else
+                                               "what good kernels reach: at least so much")
+        if not is_told and frac < PREFILL_BOUND_SPEAKS:
+            return  # a lower bound says nothing where it is low
     yield _of("prefill_time_frac", frac, f"prompts take {frac:.0%} of the time in which requests decode ({how})")
 
 

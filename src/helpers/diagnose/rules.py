@@ -185,6 +185,8 @@ RULES: tuple[Rule, ...] = (
         ("fallback_time_frac", +1, 0.05, 0.20),
         ("graph_is_off", +2, *YES),
         ("beyond_captured_frac", +1, 0.20, inf),
+        ("jump_beyond_captured", +3, 1.25, inf),
+        ("jump_beyond_captured", -2, -inf, 1.05),
         ("graph_always", -3, *YES),
     ),
     *_rows(
@@ -225,9 +227,10 @@ RULES: tuple[Rule, ...] = (
         ("rank_spread", +3, 1.5, inf),
         ("rank_spread", +1, 1.3, 1.5),
         ("rank_spread", -3, -inf, 1.1),
-        ("n_data_ranks", -3, -inf, 1.0),
+        ("n_data_ranks", -2, -inf, 1.0),
+        ("is_one_rank", -3, *YES),
         ("gauge_rank_spread", +2, 2.0, inf),
-        ("boards_differ", +1, *YES),
+        ("boards_differ", +2, *YES),
     ),
     *_rows(
         "low_acceptance",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from helpers import plan
 from helpers.diagnose import judge, of_physics
-from helpers.diagnose.judge import Finding
+from helpers.diagnose.causes import UNKNOWN
+from helpers.diagnose.judge import OF_HARDWARE, Finding
 from helpers.diagnose.observations import Observations
 from helpers.investigation.observe import observe
 from helpers.investigation.reconciled import Reconciled, observe_clients, reconcile_all
@@ -67,9 +68,28 @@ def investigate(run: Run, evidence: Evidence, baseline: Run | None = None) -> Ju
         seen = seen.without("step", source=of_physics.SOURCE)
     missing = tuple(_missing(run, evidence))
     findings = judge.judge(seen, missing=missing)
-    status = {item.cause: (item.status, item.score) for item in findings}
-    return Judgement(seen, findings, tuple(plan.choose(status, known(run, evidence))), evidence, reconciled,
-                     missing)
+    return Judgement(seen, findings, _plans(findings, known(run, evidence)), evidence, reconciled, missing)
+
+
+NOTHING_SEEN_SCORE = -2.0
+"""Score of a cause about which nothing was seen, for the choice of an experiment: it stands, far behind the others."""
+
+GATHERING = ("sweep", "add_telemetry", "profile_two_levels")
+"""Experiments that collect what is missing: they come first where nothing can be told yet."""
+
+
+def _plans(findings: Sequence[Finding], facts: Mapping[str, Any]) -> tuple[plan.Plan, ...]:
+    """Return the experiments, best first; none where the step is good and nothing else stands."""
+    top = findings[0]
+    standing = [item for item in findings if item.status in ("supported", "compatible") and item.score > 0]
+    if top.cause in OF_HARDWARE and top.status == "supported" and all(item.cause in OF_HARDWARE for item in standing):
+        return ()
+    status = {item.cause: (item.status, item.score if item.evidence_for or item.evidence_against
+                           else NOTHING_SEEN_SCORE) for item in findings}
+    plans = plan.choose(status, facts)
+    if top.cause == UNKNOWN:
+        plans = sorted(plans, key=lambda item: item.name not in GATHERING)
+    return tuple(plans)
 
 
 def _missing(run: Run, evidence: Evidence) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import deployment
+from helpers.allowance import prefill_of
 from helpers.diagnose import fingerprints, of_log, of_machine, of_physics, of_steps
 from helpers.diagnose.fingerprints import INDEX_PAGE
 from helpers.diagnose.observations import Observation
@@ -39,7 +40,8 @@ def observe(run: Run, evidence: Evidence, baseline: Run | None) -> Iterator[Obse
     physics = _physics(run)
     if not run.samples.empty:
         yield from of_log.observe(run.samples, facts, run.lives)
-        yield from of_steps.observe(run.intervals, run.levels, run.samples, facts, run.lives, _growth(run))
+        yield from of_steps.observe(run.intervals, run.levels, run.samples, facts, run.lives, _growth(run),
+                                    _prefill_s_per_tok(run))
     if physics is not None:
         yield from of_physics.observe(physics, facts)
         yield from _without_drafts(run)
@@ -91,6 +93,19 @@ def _growth(run: Run) -> of_steps.Growth | None:
         return float((total[1] / total[0] - 1) / (0.01 * context_tok)) if total[0] > 0 else nan
 
     return growth
+
+
+def _prefill_s_per_tok(run: Run) -> float:
+    """Return what good kernels take for a prompt token of this load; NaN where hardware or model are not known."""
+    if run.allowed is None:
+        return nan
+    prompt_tok = run.facts.get("prompt_tokens") or USUAL_PROMPT_TOK
+    found = prefill_of(run.allowed.deployment, float(prompt_tok), run.allowed.roofline.shares)
+    return nan if found is None else found.target_s / found.prompt_tok
+
+
+USUAL_PROMPT_TOK = 1024.0
+"""Prompt whose cost per token stands for others where theirs is not known [tok]: attention adds little up to there."""
 
 
 def _without_drafts(run: Run) -> Iterator[Observation]:

@@ -42,6 +42,8 @@ class Recording:
     loaded : DataFrame, schema TELEMETRY
         The rows inside the loaded windows.
     windows : list of (start_s, end_s)
+    margin_s : float
+        Taken off at both ends of every window: the uncertainty of the clock, where it is more than that of stamps [s].
     """
 
     telemetry: Telemetry
@@ -49,6 +51,7 @@ class Recording:
     table: pd.DataFrame
     loaded: pd.DataFrame
     windows: list[tuple[float, float]]
+    margin_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _record(found: Telemetry, run: Run, offset_s: float | None) -> Recording:
     of_lives = run.intervals[run.intervals["server_life"].isin(run.lives)]
     spans = clocks.phases_window(of_lives, LOADED) or clocks.phases_window(of_lives, ANY_LOAD)
     margin_s = 0.0 if clock.uncertainty_s <= SURE_CLOCK_S else clock.uncertainty_s
-    return Recording(found, clock, table, clocks.clip(table, spans, margin_s=margin_s), spans)
+    return Recording(found, clock, table, clocks.clip(table, spans, margin_s=margin_s), spans, margin_s)
 
 
 def _clock_notes(path: str, found: Recording) -> list[str]:

@@ -40,6 +40,11 @@ POWER_EXPONENT = 1 / 3
 """Power grows about as the cube of the clock (frequency times voltage squared), so clock = power^(1/3)."""
 
 
+def _req(n: int) -> str:
+    """Write how many requests are sent."""
+    return f"{n} request{'' if n == 1 else 's'}"
+
+
 def _set(**settings: Callable[[Known], object]) -> Callable[[Known], Changes]:
     return lambda known: Changes({name: value(known) for name, value in settings.items()})
 
@@ -68,14 +73,14 @@ TABLE: tuple[Experiment, ...] = (
     Experiment(
         "context_cap",
         lambda k: f"Restart with a context limit of {sizes.context_cap_tok(k)} tokens instead of "
-                  f"{k.whole('context_length_max')} and run {k.test_req()} requests",
+                  f"{k.whole('context_length_max')} and run {_req(k.test_req())}",
         {"max_context_work": _cap},
         unchanged("it does not depend on the context limit"),
         sizes.one, _set(context_length_max=sizes.context_cap_tok), sizes.no_context_cap,
     ),
     Experiment(
         "two_prompt_lengths",
-        lambda k: f"Run {k.test_req()} requests with prompts of {sizes.prompts(k)[0]} and then "
+        lambda k: f"Run {_req(k.test_req())} with prompts of {sizes.prompts(k)[0]} and then "
                   f"{sizes.prompts(k)[1]} tokens",
         {
             "kv_bandwidth": slope_times(sizes.context_ratio, "KV bytes grow with the context"),
@@ -89,7 +94,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "fp8_kv",
-        lambda k: f"Restart with the KV cache in FP8 and run {k.test_req()} requests",
+        lambda k: f"Restart with the KV cache in FP8 and run {_req(k.test_req())}",
         {
             "kv_bandwidth": slope_times(constant(0.5), "half the KV bytes"),
             "context_growth": slope_times(constant(0.5), "half the KV bytes"),
@@ -103,7 +108,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "fp8_weights",
-        lambda k: f"Restart with the weights quantised to FP8 and run {k.test_req()} requests",
+        lambda k: f"Restart with the weights quantised to FP8 and run {_req(k.test_req())}",
         {"weight_bandwidth": intercept_times(constant(0.5), "half the weight bytes"), "tensor_compute": silent,
          "kv_capacity": silent, "latency_or_occupancy": silent},
         unchanged("it does not read weights"),
@@ -112,7 +117,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "tp_change",
-        lambda k: f"Restart with TP={sizes.tp_after(k)} instead of {k.whole('tp', 1)} and run {k.test_req()} requests",
+        lambda k: f"Restart with TP={sizes.tp_after(k)} instead of {k.whole('tp', 1)} and run {_req(k.test_req())}",
         {
             "weight_bandwidth": intercept_times(_tp_share, "weight bytes per device are split by TP"),
             "kv_bandwidth": slope_times(_tp_share, "KV bytes per device are split by TP (not for MLA)"),
@@ -194,7 +199,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "clock_lock",
-        lambda k: f"Run {k.test_req()} requests, lock the SM clock 20 % lower and run them again",
+        lambda k: f"Run {_req(k.test_req())}, lock the SM clock 20 % lower and run them again",
         {
             "latency_or_occupancy": whole_times(constant(1 / CLOCK_FRAC), "latency counts in clock cycles"),
             "tensor_compute": slope_times(constant(1 / CLOCK_FRAC), "operations count in clock cycles", 1.0),
@@ -206,7 +211,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "power_limit",
-        lambda k: f"Run {k.test_req()} requests, lower the power limit by 30 % and run them again",
+        lambda k: f"Run {_req(k.test_req())}, lower the power limit by 30 % and run them again",
         {
             "power_or_thermal": whole_times(constant(POWER_FRAC**-POWER_EXPONENT),
                                             "clock goes as the cube root of power"),
@@ -251,7 +256,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "custom_all_reduce_off",
-        lambda k: f"Restart without the custom all-reduce and run {k.test_req()} requests",
+        lambda k: f"Restart without the custom all-reduce and run {_req(k.test_req())}",
         {"communication": excess_times(constant(1.5), "NCCL costs half as much again for small messages",
                                        COMMUNICATION_FRAC)},
         unchanged("it does not wait for collectives"),
@@ -260,8 +265,8 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "overlap_switch",
-        lambda k: f"Restart with overlap scheduling {'off' if sizes.overlap_on(k) else 'on'} and run {k.test_req()} "
-                  "requests",
+        lambda k: f"Restart with overlap scheduling {'off' if sizes.overlap_on(k) else 'on'} and run "
+                  f"{_req(k.test_req())}",
         {"host_or_scheduler": lambda k, n: intercept_times(
             constant(1.5 if sizes.overlap_on(k) else 0.67),
             "host work is no longer hidden" if sizes.overlap_on(k) else "host work hides behind the device")(k, n)},
@@ -270,7 +275,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "long_outputs",
-        lambda k: f"Run {k.test_req()} requests at once with {sizes.long_output_tok(k)} output tokens, no arrivals "
+        lambda k: f"Run {_req(k.test_req())} at once with {sizes.long_output_tok(k)} output tokens, no arrivals "
                   "after the first",
         {
             "prefill_interference": sizes.without_prefill,
@@ -307,7 +312,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "speculation_off",
-        lambda k: f"Restart without speculation and run {k.test_req()} requests",
+        lambda k: f"Restart without speculation and run {_req(k.test_req())}",
         {"low_acceptance": lambda k, n: rates.plain_rate(k, n, paid=False),
          "state_bandwidth": slope_times(rates.state_ratio, "one state written instead of one per draft token")},
         lambda k, n: rates.plain_rate(k, n, paid=True),
@@ -316,7 +321,7 @@ TABLE: tuple[Experiment, ...] = (
     Experiment(
         "fewer_draft_tokens",
         lambda k: f"Restart with {rates.draft_after(k)} draft tokens instead of {k.whole('num_draft_tokens')} and run "
-                  f"{k.test_req()} requests",
+                  f"{_req(k.test_req())}",
         {"low_acceptance": whole_times(rates.shorter_round, "fewer drafts, as many tokens are accepted"),
          "state_bandwidth": slope_times(rates.state_ratio_fewer, "fewer states are written")},
         silent,
@@ -334,7 +339,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "log_every_step",
-        lambda k: f"Restart with a log line for every step, stamps in ms, and run {k.test_req()} requests",
+        lambda k: f"Restart with a log line for every step, stamps in ms, and run {_req(k.test_req())}",
         {"measurement_artifact": seen("other step", "steps between lines differ from the step of the log by more than "
                                                     "10 %"),
          "context_growth": seen("grows", "the step grows from line to line at the same N"),
@@ -345,7 +350,7 @@ TABLE: tuple[Experiment, ...] = (
     ),
     Experiment(
         "add_telemetry",
-        lambda k: f"Run {k.test_req()} requests and record power, clocks and utilisation beside them",
+        lambda k: f"Run {_req(k.test_req())} and record power, clocks and utilisation beside them",
         {
             "power_or_thermal": seen("capped", "the clock is held down: power at its limit or a throttle reason"),
             "tensor_compute": seen("hot", "power above 80 % of its limit"),

@@ -14,7 +14,7 @@ from helpers.display import level_key, show
 from helpers.evidence.profiles import Profile, role_shares
 from helpers.investigation import Evidence, Recording
 from helpers.investigation.reconciled import ClientMatch, Reconciled
-from helpers.limiting import causes_rows, limits, refuted_rows, silent
+from helpers.limiting import causes_rows, limits, predictions, refuted_rows, silent
 from helpers.plan import Plan
 
 Card = Mapping[str, Any]
@@ -39,12 +39,12 @@ TELEMETRY_COLUMNS = {
 
 def causes_table(card: Card) -> pd.DataFrame:
     """Return the causes that stand, best first: what each means, its status, the strongest facts, what decides."""
-    return pd.DataFrame(causes_rows(card), columns=["cause", "meaning", "status", "for", "against", "decided by"])
+    return pd.DataFrame(causes_rows(card), columns=["cause", "status", "for", "against", "decided by"])
 
 
 def refuted_table(card: Card) -> pd.DataFrame:
     """Return the refuted causes with the fact that refuted each."""
-    return pd.DataFrame(refuted_rows(card), columns=["cause", "meaning", "refuted by"])
+    return pd.DataFrame(refuted_rows(card), columns=["cause", "refuted by"])
 
 
 def causes_reading(card: Card) -> str:
@@ -178,7 +178,7 @@ def roles_table(profile: Profile | None) -> pd.DataFrame:
     return pd.DataFrame({
         "role": shares["role"], "time [ms]": (1e3 * shares["total_s"]).round(3),
         "share [%]": (100 * shares["share_frac"]).round(1), "launches": shares["n_calls"],
-        "launches per step": [show(float(value)) for value in shares["per_step"]]})
+        "launches per step": [show(float(value)) for value in shares["calls_per_step"]]})
 
 
 def plans_table(plans: Sequence[Plan]) -> pd.DataFrame:
@@ -192,10 +192,9 @@ def plans_table(plans: Sequence[Plan]) -> pd.DataFrame:
 def plan_reading(plans: Sequence[Plan]) -> str:
     """Say what the first experiment would show under each cause that stands."""
     if not plans:
-        return "No experiment of the table tells the causes apart that still stand."
+        return "No experiment is needed, or none of the table tells the causes apart that still stand."
     first = plans[0]
     lines = [f"Next: {first.what}; it takes {show(first.duration_s, 'duration')}."]
-    lines += [f"If {cause}: {outcome.text}." for cause, outcome in list(first.predicts.items())[:MAX_PLANS]]
-    more = len(first.predicts) - MAX_PLANS
-    lines += [f"And {more} more causes (scorecard, next_experiment)."] if more > 0 else []
+    said = predictions({cause: outcome.text for cause, outcome in first.predicts.items()})
+    lines += [f"{text[0].upper()}{text[1:]}." for text in said]
     return "\n".join([*lines, "`rooflog plan` on the run folder writes it as a script."])

@@ -98,13 +98,21 @@ def run(
     values = check_parameters(declared, parameters, path.stem, reserved=RESERVED)
     given = [logs] if isinstance(logs, str | Path) else list(logs)
     values |= _log_values([str(log) for log in given], declared, path.stem)
-    facts = read_context(context)
+    facts = _with_absolute_files(read_context(context))
     if facts:
         values |= _if_declared(declared, path.stem, "context", json.dumps(scorecard.to_plain(facts)))
     destination = Path("runs" if out is None else out).expanduser().absolute()
     with make_workspace(destination) as workspace:
         values |= _if_declared(declared, path.stem, "out_dir", str(workspace))
         return _execute(path, source, values, workspace, destination, command, progress or (lambda text: None))
+
+
+def _with_absolute_files(facts: dict[str, Any]) -> dict[str, Any]:
+    """Take a file that the facts name from the caller's folder: the notebook runs in another one."""
+    config = facts.get("model_config")
+    if isinstance(config, str) and Path(config).expanduser().exists():
+        return {**facts, "model_config": absolute(config)}
+    return facts
 
 
 def find_notebook(name: str) -> Path:
