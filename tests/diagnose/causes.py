@@ -22,6 +22,7 @@ from causes_step import Planted, Setup, Tuning
 
 from helpers.physics.steps.demand import MATRICES
 from helpers.synth import Client, Lengths, Noise, Server, Simulation, simulate
+from helpers.synth.trace import DECODE, PREFILL
 
 CAUSES = (
     "healthy", "weight_bandwidth", "kv_bandwidth", "state_bandwidth", "tensor_compute", "latency_or_occupancy",
@@ -253,7 +254,8 @@ class Build:
             side["baseline_log"] = before.text
             free = replace(board, capped_from_s=np.inf, limit_w=float(self._hardware.tdp_w or 400))
             side["baseline_telemetry"] = files.smi_csv(before, free, self.setup.n_gpus, self.rng, 2.0)
-        return Scenario(self.cause, self.seed, self.also_right, text, self._facts(run), side,
+        prompts = ("prefill_interference",) if prompt_share(run) > PROMPTS_MATTER_FRAC else ()
+        return Scenario(self.cause, self.seed, (*self.also_right, *prompts), text, self._facts(run), side,
                         self._truth(planted, run))
 
     @property
@@ -365,6 +367,19 @@ class Build:
                             if row["running_req"] in self.levels},
             "duration_s": float(run.trace.end_s), **self.notes,
         }
+
+
+PROMPTS_MATTER_FRAC = 0.4
+"""Share of the forwards' time that prompts take from which they limit decode too, whatever else does."""
+
+
+def prompt_share(run: Simulation) -> float:
+    """Return the share of the forwards' time that went into prompts, as it was simulated."""
+    first = [forward for forward in run.trace.forwards if forward.group == 0]
+    all_s = sum(forward.end_s - forward.start_s for forward in first)
+    prompts_s = sum(forward.end_s - forward.start_s - (forward.expected_s if forward.kind != PREFILL else 0.0)
+                    for forward in first if forward.kind != DECODE)
+    return prompts_s / all_s if all_s > 0 else 0.0
 
 
 def honest_rivals(build: Build) -> tuple[str, ...]:

@@ -52,6 +52,17 @@ def test_several_measured_channels_together_support():
     assert verdict(two, rule(+2), rule(+1, "y")).status == "compatible"  # 3 in sum, 4 are needed without a strong piece
 
 
+def test_without_strong_evidence_a_close_rival_holds_a_cause_back():
+    both = seen(("x", 1, "log"), ("y", 1, "step"))
+    rows = [rule(+2), rule(+2, "y"), rule(+2, cause="host_or_scheduler"), rule(+1, "y", cause="host_or_scheduler")]
+    found = verdict(both, *rows)
+    assert found.status == "compatible"  # 4 against 3
+    assert found.evidence_against == ("the evidence fits host_or_scheduler almost as well",)
+    assert verdict(both, *rows[:3]).status == "supported"  # 4 against 2
+    strong = verdict(both, rule(+3), rule(+2, "y"), *rows[2:])
+    assert strong.status == "supported"  # one strong piece needs no lead
+
+
 def test_evidence_against_counts_and_one_refuter_decides():
     strong_and_doubt = seen(("x", 1, "log"), ("y", 1, "step"))
     assert verdict(strong_and_doubt, rule(+3), rule(-1, "y")).status == "compatible"

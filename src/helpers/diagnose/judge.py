@@ -21,6 +21,9 @@ STRONG = 3
 SUPPORT_BY_SEVERAL = 4
 """Sum that supports a cause without any strong evidence, from two or more measured channels."""
 
+LEAD = 2
+"""By how much a cause without strong evidence must lead every rival to be supported."""
+
 COMPATIBLE = 1
 """Least sum at which a cause is more than a possibility."""
 
@@ -63,6 +66,8 @@ class Finding:
         The sentence that decides against it.
     contradiction : str or None
         Where channels contradict each other: both sides.
+    has_strong : bool
+        A strong piece of a measured channel is among the evidence for it.
     """
 
     cause: str
@@ -72,6 +77,7 @@ class Finding:
     evidence_against: tuple[str, ...] = ()
     refuted_by: str | None = None
     contradiction: str | None = None
+    has_strong: bool = False
 
 
 def judge(seen: Observations, *, rules: Sequence[Rule] = RULES, missing: Iterable[str] = ()) -> tuple[Finding, ...]:
@@ -93,7 +99,8 @@ def judge(seen: Observations, *, rules: Sequence[Rule] = RULES, missing: Iterabl
     by_cause: dict[str, list[Fired]] = {cause: [] for cause in CAUSES if cause != UNKNOWN}
     for rule in rules:
         by_cause[rule.cause] += [Fired(rule, item) for item in seen.named(rule.observation) if rule.fits(item.value)]
-    found = sorted(_behind_others([_finding(cause, fired) for cause, fired in by_cause.items()]), key=_rank)
+    alone = [_finding(cause, fired) for cause, fired in by_cause.items()]
+    found = sorted(_behind_others(_beside_rivals(alone)), key=_rank)
     best = found[0]
     if best.status == "supported" or (best.status == "compatible" and best.score >= THIN):
         return tuple(found)
@@ -119,7 +126,22 @@ def _finding(cause: str, fired: Sequence[Fired]) -> Finding:
     else:
         status = "compatible" if score >= COMPATIBLE else "weak"
     return Finding(cause, status, float(score), _sentences(speaks_for), _sentences(against),
-                   refuter.seen.says if refuter is not None and status == "refuted" else None, contradiction)
+                   refuter.seen.says if refuter is not None and status == "refuted" else None, contradiction,
+                   any(f.rule.weight >= STRONG and f.seen.channel != TOLD for f in speaks_for))
+
+
+def _beside_rivals(found: Sequence[Finding]) -> list[Finding]:
+    """Hold back causes that rest on several weaker pieces where a rival has almost as many: these do not tell apart."""
+    rivals = [item for item in found if item.status in ("supported", "compatible") and item.cause not in OF_HARDWARE]
+
+    def beside(item: Finding) -> Finding:
+        rival = next((other for other in rivals if other is not item and other.score >= item.score - LEAD + 1), None)
+        if item.status != "supported" or item.has_strong or item.cause in OF_HARDWARE or rival is None:
+            return item
+        said = f"the evidence fits {rival.cause} almost as well"
+        return replace(item, status="compatible", evidence_against=(said, *item.evidence_against))
+
+    return [beside(item) for item in found]
 
 
 def _behind_others(found: Sequence[Finding]) -> list[Finding]:

@@ -95,7 +95,7 @@ def _queue(busy: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observation
               f"requests wait in {waits.mean():.0%} of {len(queued)} records while others run"
               if waits.any() else f"no request waits in any of {len(queued)} records")
     waiting = queued[waits]
-    if len(waiting) < FEWEST:
+    if len(waiting) < FEWEST_WAITING:
         return
     most = float(waiting["running_req"].mode().max())
     pinned = waiting["running_req"].eq(most) & ~waiting["kv_used_frac"].gt(POOL_FREE_FRAC)

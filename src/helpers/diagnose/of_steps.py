@@ -21,6 +21,9 @@ PREFILL_BOUND_SPEAKS = 0.10
 FEWEST_PREFILLS = 10
 """Prefills behind one another from which their printed rates tell how fast prompts are computed."""
 
+LOADED = ("ramp", "steady", "mixed", "drain")
+"""Labels of the time in which requests decode or wait for their first token."""
+
 LEAST_SPREAD = 0.3
 """Spread of the context at one level, relative to its median, that can show what context costs."""
 
@@ -175,8 +178,8 @@ def _prefill(
     intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFrame, s_per_tok: float
 ) -> Iterator[Observation]:
     """Say what share of the loaded time went into prompts."""
-    loaded = intervals[intervals["label"].isin(("steady", "mixed")) & intervals["running_req"].gt(0)]
-    loaded = loaded[loaded["interval_s"].gt(0)]
+    loaded = intervals[intervals["label"].isin(LOADED) & intervals["running_req"].gt(0)
+                       & intervals["interval_s"].gt(0) & ~intervals["why"].str.startswith("first line")]
     if loaded.empty:
         return
     loaded = loaded.assign(busy_s=(loaded["interval_s"] - loaded["idle_s"]).clip(lower=0))
@@ -187,9 +190,9 @@ def _prefill(
     if len(steps) and loaded["n_steps"].gt(0).any():
         order = steps.sort_values("running_req")
         step_s = np.interp(loaded["running_req"], order["running_req"], order["step_s"])
-        # A prefill right behind a line has delayed it, and so has a prompt that is credited later.
-        is_held = loaded["prefill_tok"].gt(0) | (
-            ~loaded["clean"] & loaded["why"].str.startswith(("prefill is", "prompt", "a prompt")))
+        # A prefill right behind a line has delayed it, and so has a prompt that is credited later: what an interval
+        # with steps takes beyond them went into prompts, wherever these are printed.
+        is_held = ~loaded["clean"] & loaded["n_steps"].gt(0)
         own_s = (loaded["n_steps"] * step_s).where(is_held, loaded["busy_s"])
         frac = float((loaded["busy_s"] - own_s).clip(lower=0).fillna(0).sum()) / total_s
         how = "by the clean steps at the same counts"

@@ -129,6 +129,8 @@ RULES: tuple[Rule, ...] = (
         ("excess_slope_frac", -3, -inf, 0.10),
         ("context_limit_over_context", -3, -inf, 2.0),
         ("context_cost_share_frac", -2, 0.30, inf),
+        ("dram_active_frac", -1, -inf, 0.35),
+        ("mem_busy_frac", -1, -inf, 0.35),
     ),
     *_rows(
         "context_growth",
@@ -161,6 +163,7 @@ RULES: tuple[Rule, ...] = (
         ("collectives_explained_frac", +3, 0.40, inf),
         ("collectives_most_frac", -3, -inf, 0.20),
         ("n_ranks", -3, -inf, 1.0),
+        ("rank_spread", -2, 1.5, inf),
         ("has_no_nvlink", +1, *YES),
         ("link_is_reduced", +2, *YES),
         ("same_build_elsewhere_over_here", +1, 1.3, inf),

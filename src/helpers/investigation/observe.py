@@ -22,6 +22,7 @@ from helpers.investigation.run import Run
 from helpers.investigation.side_files import Evidence
 from helpers.physics.steps.decode import DecodeModel
 from helpers.physics.steps.demand import read_bytes
+from helpers.physics.steps.step import achievable
 from helpers.schema import RooflogError
 
 
@@ -97,10 +98,11 @@ def _growth(run: Run) -> of_steps.Growth | None:
 
 def _prefill_s_per_tok(run: Run) -> float:
     """Return what good kernels take for a prompt token of this load; NaN where hardware or model are not known."""
-    if run.allowed is None:
+    try:
+        of = deployment.resolve(run.facts)
+    except RooflogError:
         return nan
-    prompt_tok = run.facts.get("prompt_tokens") or USUAL_PROMPT_TOK
-    found = prefill_of(run.allowed.deployment, float(prompt_tok), run.allowed.roofline.shares)
+    found = prefill_of(of, float(run.facts.get("prompt_tokens") or USUAL_PROMPT_TOK), achievable(of.hardware))
     return nan if found is None else found.target_s / found.prompt_tok
 
 
