@@ -309,6 +309,11 @@ def test_data_readme_is_up_to_date():
     assert data_readme.generated(text) == text
 
 
+def test_the_page_about_diagnosis_has_the_table_of_tests_as_it_is():
+    text = data_readme.DIAGNOSIS.read_text(encoding="utf-8")
+    assert data_readme.diagnosed(text) == text
+
+
 def test_data_readme_sees_a_changed_file_and_a_lost_marker(tmp_path):
     (tmp_path / "a.csv").write_text("1\n")
     before = data_readme.files_table(tmp_path)

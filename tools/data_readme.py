@@ -1,4 +1,4 @@
-"""Write the generated parts of data/README.md: the table of files and the column dictionary.
+"""Write the generated parts of documents: files and columns of data/README.md, causes and tests of docs/diagnosis.md.
 
 `python tools/data_readme.py` rewrites them between their markers; the tests compare what it would write.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from helpers.diagnose.causes import CAUSES
+from helpers.diagnose.rules import RULES
 from helpers.schema import data_dictionary
 
+DIAGNOSIS = Path(__file__).resolve().parents[1] / "docs" / "diagnosis.md"
 DATA = Path(__file__).resolve().parents[1] / "data"
 README = DATA / "README.md"
 
@@ -30,7 +33,7 @@ def with_block(text: str, name: str, content: str) -> str:
     before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found_begin and found_end):
-        raise ValueError(f"data/README.md: expected the markers {begin!r} and {end!r}")
+        raise ValueError(f"expected the markers {begin!r} and {end!r}")
     return f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}"
 
 
@@ -39,6 +42,29 @@ def generated(text: str, data: Path = DATA) -> str:
     return with_block(with_block(text, "files", files_table(data)), "dictionary", data_dictionary())
 
 
+def causes_table() -> str:
+    """Return a Markdown table of the causes, in the order that breaks ties."""
+    rows = [f"| {cause} | {words} |" for cause, words in CAUSES.items()]
+    return "\n".join(["| cause | meaning |", "|---|---|", *rows])
+
+
+def tests_table() -> str:
+    """Return a Markdown table of every test: cause, observation, range, weight."""
+    rows = ["| cause | observation | range | weight |", "|---|---|---|---|"]
+    for rule in RULES:
+        ends = [f"{end:g}" for end in (rule.at_least, rule.at_most)]
+        span = f"from {ends[0]}" if ends[1] == "inf" else f"to {ends[1]}" if ends[0] == "-inf" else " to ".join(ends)
+        span = {"to 0": "no", "from 1": "yes, or from 1"}.get(span, span)
+        rows.append(f"| {rule.cause} | {rule.observation} | {span} | {rule.weight:+d} |")
+    return "\n".join(rows)
+
+
+def diagnosed(text: str) -> str:
+    """Return the text of docs/diagnosis.md with both blocks up to date."""
+    return with_block(with_block(text, "causes", causes_table()), "tests", tests_table())
+
+
 if __name__ == "__main__":
+    DIAGNOSIS.write_text(diagnosed(DIAGNOSIS.read_text(encoding="utf-8")), encoding="utf-8")
     README.write_text(generated(README.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"{README.name}: files and dictionary written")

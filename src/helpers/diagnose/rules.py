@@ -213,6 +213,7 @@ RULES: tuple[Rule, ...] = (
         ("pool_full_time_frac", +3, 0.20, inf),
         ("pool_full_time_frac", +1, 0.05, 0.20),
         ("retracted_events", +2, 3.0, inf, FORMATS),
+        ("smaller_after_out_of_memory", +1, *YES),
         ("demand_over_pool", +1, 1.1, inf),
         ("pool_use_most_frac", -3, -inf, 0.80),
     ),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from helpers import deployment
 from helpers.allowance import prefill_of
-from helpers.diagnose import fingerprints, of_log, of_machine, of_physics, of_steps
+from helpers.diagnose import fingerprints, of_events, of_log, of_machine, of_physics, of_steps
 from helpers.diagnose.fingerprints import INDEX_PAGE
 from helpers.diagnose.observations import Observation
 from helpers.evidence.links import judge_links, link_states_of_telemetry
@@ -43,6 +43,7 @@ def observe(run: Run, evidence: Evidence, baseline: Run | None) -> Iterator[Obse
         yield from of_log.observe(run.samples, facts, run.lives)
         yield from of_steps.observe(run.intervals, run.levels, run.samples, facts, run.lives, _growth(run),
                                     _prefill_s_per_tok(run))
+        yield from of_events.observe(run.events, run.samples, run.levels, facts, run.lives)
     if physics is not None:
         yield from of_physics.observe(physics, facts)
         yield from _without_drafts(run)

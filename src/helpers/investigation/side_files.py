@@ -15,6 +15,7 @@ from helpers.evidence.links import Topology, read_topology
 from helpers.evidence.profiles import Profile, read_profile
 from helpers.evidence.telemetry import Telemetry, read_telemetry
 from helpers.investigation.run import Run
+from helpers.progress import Progress
 
 SIDE_FILES = ("telemetry", "client", "topology", "profile", "metrics", "baseline_log", "baseline_telemetry")
 """Files beside a log, as notebooks and commands call them; empty: none."""
@@ -107,7 +108,7 @@ def gather(
 
     clients = read_clients(str(side["client"])) if side.get("client") else None
     notes += [] if clients is None else list(clients.notes)
-    profile = read_profile(str(side["profile"]), progress=progress) if side.get("profile") else None
+    profile = _read_profile(str(side["profile"]), progress) if side.get("profile") else None
     notes += [] if profile is None else [f"{side['profile']}: {note}" for note in profile.notes]
     topology = read_topology(str(side["topology"])) if side.get("topology") else None
     notes += [] if topology is None else [f"{side['topology']}: {note}" for note in topology.notes]
@@ -118,6 +119,14 @@ def gather(
         if side.get("baseline_telemetry") and baseline is not None else None,
         clients=clients, profile=profile, topology=topology, notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _read_profile(path: str, progress: Callable[[int, int], None] | None) -> Profile:
+    """Read a profile, and say how far that is: traces reach gigabytes."""
+    if progress is not None:
+        return read_profile(path, progress=progress)
+    with Progress(f"reading {path}") as say:
+        return read_profile(path, progress=lambda done, total: say(f"{100 * done / max(total, 1):.0f} %"))
 
 
 def _record(found: Telemetry, run: Run, offset_s: float | None) -> Recording:

@@ -347,6 +347,8 @@ TABLE: tuple[Experiment, ...] = (
         unchanged("the log measured the step rightly"),
         sizes.one, lambda k: Changes({"decode_log_interval": 1},
                                 {"sglang": {"SGLANG_LOG_MS": "1"}, "vllm": {"VLLM_LOG_STATS_INTERVAL": "1"}}),
+        lambda k: "every step has its line already" if k.whole("decode_log_interval") == 1 else "",
+        LABEL_ERROR,
     ),
     Experiment(
         "add_telemetry",
