@@ -323,7 +323,7 @@ def _assemble(
     notes += [*evidence.notes, *(item.says for item in judgement.seen.named("boards_differ"))]
     of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
-        log, of_law, levels, fits, facts=facts.values, phases=phases,
+        log, of_law, levels, fits, facts={**facts.values, **investigation.measured(run)}, phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),
         **investigation.entries(judgement),
     )

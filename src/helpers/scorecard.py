@@ -189,8 +189,10 @@ def build(
 def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the deployment, with the arguments of the server that a plan needs: no keys, no hosts."""
     args = facts.get("args")
-    kept = kept_args(str(facts.get("engine") or ""), args) if isinstance(args, Mapping) else None
-    return {**facts, **({"args": kept} if kept is not None else {})}
+    if not isinstance(args, Mapping):
+        return dict(facts)
+    kept = kept_args(str(facts.get("engine") or ""), args)
+    return {**facts, "args": kept}
 
 
 def _count_lives(log: _Log | None, intervals: pd.DataFrame | None) -> int | None:

@@ -4,8 +4,9 @@
 (`diagnose.of_*`); `judgement` ranks the causes (`diagnose.judge`) and chooses an experiment (`plan`).
 """
 
-from helpers.investigation.judgement import Judgement, entries, investigate
+from helpers.investigation.judgement import Judgement, entries, investigate, measured
 from helpers.investigation.run import Run, empty_run
 from helpers.investigation.side_files import SIDE_FILES, Evidence, Recording, gather
 
-__all__ = ["SIDE_FILES", "Evidence", "Judgement", "Recording", "Run", "empty_run", "entries", "gather", "investigate"]
+__all__ = ["SIDE_FILES", "Evidence", "Judgement", "Recording", "Run", "empty_run", "entries", "gather", "investigate",
+           "measured"]

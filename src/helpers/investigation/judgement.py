@@ -121,8 +121,7 @@ def known(run: Run, evidence: Evidence) -> dict[str, Any]:
         "levels": fitted[["running_req", "step_s"]].to_dict("records"),
         "law": run.fits.selected.predict_step_s and _law(run.fits),
         "accept_len": float(accept.iloc[-1]) if len(accept) else None,
-        "has_telemetry": evidence.recording is not None, "has_profile": evidence.profile is not None,
-        "startup_s": _startup_s(run),
+        "has_telemetry": evidence.recording is not None, "has_profile": evidence.profile is not None, **measured(run),
     }
     if run.allowed is not None and run.allowed.components is not None:
         found["components"] = run.allowed.components.to_dict("records")
@@ -130,6 +129,18 @@ def known(run: Run, evidence: Evidence) -> dict[str, Any]:
         if target is not None:
             found["target_step_s"] = {f"{n:g}": s for n, s in zip(run.allowed.roofline.running_req, target.step_s,
                                                                    strict=True)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def measured(run: Run) -> dict[str, Any]:
+    """Return what a plan needs and the log has measured: start-up time, loaded weights, memory of a device."""
+    loaded = run.events[run.events["kind"].eq("weights_loaded") & run.events["size_bytes"].gt(0)]["size_bytes"]
+    ranks = (run.facts.get("tp") or 1) * (run.facts.get("pp") or 1)
+    board = None if run.allowed is None else run.allowed.deployment.hardware
+    args = run.facts.get("args") or {}
+    found = {"startup_s": _startup_s(run), "weight_bytes": float(loaded.max()) * ranks if len(loaded) else None,
+             "mem_bytes": None if board is None else board.mem_bytes,
+             "model_served": args.get("model_path") or args.get("model")}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -147,6 +147,8 @@ def kept_args(engine: str, args: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name == "served_model_name" and isinstance(value, list) and value:
             value = value[0]
+        if name == "dtype":
+            value = str(value).removeprefix("torch.")  # a log prints the type, the flag takes its name
         if isinstance(value, bool | int | float | str) or (name == "speculative_config" and _object(value)):
             kept[name] = value
     return kept

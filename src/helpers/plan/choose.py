@@ -167,7 +167,8 @@ def _plan(row: Experiment, prior: Mapping[str, float], known: Known) -> Plan | N
     if known.number("prompt_tokens") is None:
         notes.append(f"prompts of {loads[0].prompt_tok} tokens (those of the log are not known)")
     if changes and "tp" in changes.settings:
-        notes.append(f"the weights fit on {changes.settings['tp']} devices")
+        n_devices = changes.settings["tp"]
+        notes.append(f"the weights fit on {n_devices} device{'' if n_devices == 1 else 's'}")
     told = {cause: outcome for cause, outcome in outcomes.items() if outcome is not None}
     ranked = dict(sorted(told.items(), key=lambda item: -prior[item[0]]))
     return Plan(row.name, row.what(known), _why(ranked), ranked, loads, changes, row.extra, row.deciding, n_starts,

@@ -121,7 +121,7 @@ def _assumptions(plan: Plan, known: Known, engine: str, args: Mapping[str, Any])
 
 def _settings(plan: Plan, known: Known, engine: str, args: Mapping[str, Any]) -> str:
     """Return the strict mode and the variables that a reader may edit."""
-    model = known.text("model")
+    model = known.text("model_served") or known.text("model")
     named = args.get("served_model_name")
     named = named[0] if isinstance(named, list) and named else named
     lines = [
