@@ -284,9 +284,11 @@ def of_baseline(
     yield _base("step_over_baseline", ratio, says)
     if table is None or base_table is None or table.empty or base_table.empty:
         return
-    now, then = (_working(t[t["device"].notna()]).median(numeric_only=True) for t in (table, base_table))
+    # Nullable columns make the medians NA: as plain numbers, NaN compares as false.
+    now, then = (_working(t[t["device"].notna()]).median(numeric_only=True).astype(object).map(_number)
+                 for t in (table, base_table))
     limits = now["power_limit_w"], then["power_limit_w"]
-    other_limit = abs(limits[0] / limits[1] - 1) >= OTHER_LIMIT_FRAC
+    other_limit = abs(limits[0] / limits[1] - 1) >= OTHER_LIMIT_FRAC if limits[1] else False
     watts = f"a power limit of {limits[0]:.0f} W here and {limits[1]:.0f} W there"
     slower_clock = 1 - now["sm_clock_hz"] / then["sm_clock_hz"]
     if isfinite(slower_clock):
@@ -297,6 +299,10 @@ def of_baseline(
     elif (apart or ratio > SURELY_SLOWER) and ratio > 1 + SAME_SPEED_FRAC and slower_clock >= LOWER_CLOCK_FRAC:
         yield _base("slower_than_baseline_at_lower_clock", 1.0,
                     f"{says}, at a clock {slower_clock:.0%} lower" + (f", with {watts}" if other_limit else ""))
+
+
+def _number(value: Any) -> float:
+    return nan if pd.isna(value) else float(value)
 
 
 def of_links(

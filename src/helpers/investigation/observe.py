@@ -74,6 +74,9 @@ def _physics(run: Run) -> of_physics.Physics | None:
     allowed = run.allowed
     if allowed is None or allowed.components is None or allowed.roofline.refused or allowed.impossible:
         return None
+    strict = allowed.roofline.strict
+    if strict is not None and np.less(allowed.roofline.measured_step_s, strict.step_s).any():
+        return None  # faster than the bound: hardware or model is wrong
     links = [link for link in (getattr(item, "link", None) for item in allowed.deployment.links.values()) if link]
     has_nvlink = None if not links or not links[0].kind else not links[0].is_pcie
     return of_physics.Physics(

@@ -157,7 +157,8 @@ def _profile_words(match: ProfileMatch) -> str:
     if match.represents is None:
         return match.verdict
     ratio = show(match.ratio, "", match.ratio_lo, match.ratio_hi)
-    return f"{ratio} of the level N={level_key(match.level_req)}: it {match.verdict} {'it' if match.represents else ''}"
+    says = f"{match.verdict}{' it' if match.represents else ''}"
+    return f"{ratio} of the level N={level_key(match.level_req)}: it {says}"
 
 
 def client_table(found: Reconciled) -> pd.DataFrame:
