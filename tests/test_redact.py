@@ -199,7 +199,7 @@ def test_odd_text_is_stable(text):
 def same_but_for_names(card: dict) -> dict:
     """Return a scorecard without what redaction may change: paths, hashes, the model's name."""
     plain = json.loads(json.dumps(card))
-    for name in ("log_sha256", "model", "command", "notes"):
+    for name in ("log_sha256", "model", "command", "notes", "facts"):
         plain["run"].pop(name)
     plain["ingest"].pop("per_file", None)
     return plain

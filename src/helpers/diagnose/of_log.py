@@ -203,6 +203,8 @@ SILENT_RECORDS = 5
 def _graphs(busy: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observation]:
     """Find steps without a graph although graphs were captured, and batches beyond the captured sizes."""
     sizes = [float(size) for size in facts.get("captured_batch_sizes") or [] if size]
+    if (facts.get("args") or {}).get("device") == "cpu":
+        return  # a processor has no graphs to lose
     if facts.get("engine") == "sglang" and facts.get("cuda_graph_enabled") is False:
         yield _of("graph_is_off", 1.0, "the server was started without graphs for decode")
     flags = busy[busy["graph"].notna()]
