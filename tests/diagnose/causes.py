@@ -254,7 +254,8 @@ class Build:
             side["baseline_log"] = before.text
             free = replace(board, capped_from_s=np.inf, limit_w=float(self._hardware.tdp_w or 400))
             side["baseline_telemetry"] = files.smi_csv(before, free, self.setup.n_gpus, self.rng, 2.0)
-        prompts = ("prefill_interference",) if prompt_share(run) > PROMPTS_MATTER_FRAC else ()
+        is_prompts = self.cause != "prefill_interference" and prompt_share(run) > PROMPTS_MATTER_FRAC
+        prompts = ("prefill_interference",) if is_prompts else ()
         return Scenario(self.cause, self.seed, (*self.also_right, *prompts), text, self._facts(run), side,
                         self._truth(planted, run))
 

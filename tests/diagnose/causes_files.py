@@ -215,9 +215,9 @@ def torch_trace(steps: Sequence[ProfiledStep], n_sms: int, board_name: str, *, h
                 seen.add(j)
                 external += 1
                 known = f'"External id":{external},'
-                dims = json.dumps([list(s) for s in k.shapes])
+                dims, types = json.dumps([list(s) for s in k.shapes]), json.dumps(["float"] * len(k.shapes))
                 events.append(_event("cpu_op", k.operator, 7, t_us - 9, 6,
-                                     f'"External id":{external},"Input Dims":{dims}'))
+                                     f'"External id":{external},"Input Dims":{dims},"Input type":{types}'))
             events.append(_event(
                 "kernel", k.name, 0, t_us, dur_us,
                 f'{known}"device":0,"stream":7,"correlation":{launch if has_graph else number},'

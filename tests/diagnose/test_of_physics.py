@@ -153,9 +153,9 @@ def test_how_much_is_unexplained():
     assert one(found, "unexplained_least_frac") == (pytest.approx(0.5 / 9), (
         "at every level at least 6% of the step is unexplained by what it reads"))
     assert one(found, "unexplained_worst_frac") == (pytest.approx(0.55), (
-        "at N=16 at least 55% of the step is unexplained"))
+        "at N=16 at least 55% of the step is unexplained by what it reads"))
     assert one(found, "excess_fixed_frac") == (pytest.approx(0.5 / 9), (
-        "at N=1 at least 6% of the step is unexplained"))
+        "at N=1 at least 6% of the step is unexplained by what it reads"))
     assert one(found, "other_share_most_frac") == (pytest.approx(0.65), (
         "launch, latency and host can take at most 65% of the step (N=16)"))
 
@@ -164,7 +164,7 @@ def test_the_floor_is_other_time_and_what_is_overdrawn_is_no_excess():
     table = {1: {"weights": 8.0, "floor": (1.0, 0.5, 3.0), "unexplained": (-1.0, -2.0, -0.1)}}
     found = seen(table)
     assert found.value("other_share_most_frac") == pytest.approx(3 / 8)
-    assert one(found, "excess_fixed_frac") == (0.0, "at N=1 at least 0% of the step is unexplained")
+    assert one(found, "excess_fixed_frac") == (0.0, "at N=1 what the step reads may explain all of it")
     assert found.value("unexplained_worst_frac") == pytest.approx(-2 / 8)
 
 

@@ -217,22 +217,26 @@ def _rest(table: _Table) -> Iterator[Observation]:
     low, top = table.levels[0], table.levels[-1]
     least = min(table.levels, key=lambda level: table.rest(level, 1))
     worst = max(table.levels, key=lambda level: table.rest(level, 1))
-    yield _of("unexplained_least_frac", table.rest(least, 1),
-              f"at every level at least {table.rest(least, 1):.0%} of the step is unexplained by what it reads")
+    yield _of("unexplained_least_frac", table.rest(least, 1), "at every level " + _least_words(table.rest(least, 1)))
     yield _of("unexplained_worst_frac", table.rest(worst, 1),
-              f"at N={level_key(worst)} at least {table.rest(worst, 1):.0%} of the step is unexplained")
+              f"at N={level_key(worst)} " + _least_words(table.rest(worst, 1)))
     other = {level: max(table.rest(level, 2), 0.0) + table.share(level, "floor", end=2) for level in table.levels}
     at = max(other, key=lambda level: other[level])
     yield _of("other_share_most_frac", other[at],
               f"launch, latency and host can take at most {other[at]:.0%} of the step (N={level_key(at)})")
     fixed = table.rest(low, 1)
-    yield _of("excess_fixed_frac", max(fixed, 0.0),
-              f"at N={level_key(low)} at least {max(fixed, 0.0):.0%} of the step is unexplained")
+    yield _of("excess_fixed_frac", max(fixed, 0.0), f"at N={level_key(low)} " + _least_words(fixed))
     excess = _excess_slope(table)
     if excess is not None:
         frac, per_req_s = excess
         yield _of("excess_slope_frac", frac, f"{frac:.0%} of what is unexplained at N={level_key(top)} comes with the "
                   f"requests: {show(per_req_s, 's')} each")
+
+
+def _least_words(frac: float) -> str:
+    """Say how much of a step is surely unexplained."""
+    return (f"at least {frac:.0%} of the step is unexplained by what it reads" if frac > 0
+            else "what the step reads may explain all of it")
 
 
 def _excess_slope(table: _Table) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers import plan
+from helpers import deployment, plan
 from helpers.diagnose import judge, of_physics
 from helpers.diagnose.causes import UNKNOWN
 from helpers.diagnose.judge import OF_HARDWARE, Finding
@@ -15,7 +15,7 @@ from helpers.investigation.observe import observe
 from helpers.investigation.reconciled import Reconciled, observe_clients, reconcile_all
 from helpers.investigation.run import Run
 from helpers.investigation.side_files import Evidence
-from helpers.schema import Fits
+from helpers.schema import Fits, RooflogError
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,11 @@ def _missing(run: Run, evidence: Evidence) -> Iterator[str]:
     """Name what was not given and would tell more."""
     if run.facts.get("hardware") is None:
         yield "the accelerator (hardware, with --context)"
-    if run.facts.get("model") is None and run.facts.get("model_config") is None:
-        yield "the model (model or model_config, with --context)"
+    try:
+        deployment.resolve_model(run.facts)
+    except RooflogError as error:
+        told = run.facts.get("model")
+        yield "the model (model or model_config, with --context)" + (f"; {error}" if told else "")
     if run.levels["step_s"].notna().sum() < FEW_LEVELS:
         yield "clean decode at three or more numbers of running requests (a sweep)"
     if evidence.recording is None:
