@@ -228,7 +228,7 @@ def test_telemetry_is_clipped_to_the_loaded_time(good, alone):
     assert recording.loaded["mem_busy_frac"].median() == pytest.approx(0.8, abs=0.03)
     assert recording.loaded["busy_frac"].min() > 0.9 and recording.table["busy_frac"].min() == 0
     assert found.judgement.seen.value("mem_busy_frac") == pytest.approx(0.8, abs=0.03)
-    assert "loaded windows only" in telemetry_of(found)[0].says
+    assert recording.at == "at N=16" and "at N=16" in telemetry_of(found)[0].says
     assert not any("telemetry" in text for text in found.judgement.missing)
     assert len(found.judgement.seen) > len(alone.judgement.seen)
 
@@ -262,7 +262,7 @@ def test_an_offset_given_counts(good):
     given = analyse(good.log, context=TOLD, side=side).judgement.evidence.recording
     assert given.clock.how == "given by the user"
     # The clock found by itself is certain to some seconds, and leaves them off each window.
-    assert set(plain.loaded["line_no"]) < set(given.loaded["line_no"]) and len(plain.loaded) > 20
+    assert set(plain.loaded["line_no"]) < set(given.loaded["line_no"]) and len(plain.loaded) > 10
     assert plain.clock.uncertainty_s > given.clock.uncertainty_s == 0.0
 
 
@@ -272,7 +272,9 @@ def test_boards_that_differ_take_only_the_lines_of_the_hardware_away(good, alone
     path = good.smi.with_name("two.csv")
     second = files.smi_csv(good.run, other, 1, np.random.default_rng(9)).splitlines(keepends=True)[1:]
     path.write_text(good.smi.read_text() + "".join(re.sub(r", 0, ", ", 1, ", line, count=1) for line in second))
-    found = analyse(good.log, context=TOLD, side={"telemetry": str(path)})
+    one_rank = analyse(good.log, context=TOLD, side={"telemetry": str(path)}).judgement.seen
+    assert {item.name for item in one_rank if item.channel == "telemetry"} == {"boards_of_others"}
+    found = analyse(good.log, context={**TOLD, "gpus": 2}, side={"telemetry": str(path)})
     seen = found.judgement.seen
     assert seen.named("boards_differ") and not [item for item in seen if item.source == of_physics.SOURCE]
     before = {item.name for item in alone.judgement.seen if item.source != of_physics.SOURCE}

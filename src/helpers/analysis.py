@@ -126,6 +126,8 @@ def analyse(
     _refuse_mixed_engines(log)
     of_log = {"engine": log.engine}
     lives = [merge_facts(of_log | of_life, user) for of_life in log.facts] or [merge_facts(of_log, user)]
+    lives = [investigation.believable(facts, log.samples[log.samples["server_life"].eq(life)])
+             for life, facts in enumerate(lives)]
     intervals = segment.label_intervals(log.samples, log.events, facts=[facts.values for facts in lives])
     rule = LevelRule() if min_clean is None else replace(LevelRule(), min_clean=min_clean)
     levels = summarise_levels(intervals, confidence=confidence, rule=rule)
@@ -291,6 +293,10 @@ def _client(episodes: pd.DataFrame, intervals: pd.DataFrame, life: int, facts: F
     )
 
 
+SAID_OF_SIDE_FILES = ("boards_differ", "boards_of_others", "dead_counter")
+"""Observations that take others away: a reader must know of them."""
+
+
 def _assemble(
     log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, confidence: float,
     phases: dict[str, float] | None, client: scorecard.Client | None, command: str, log_sha256: Sequence[str],
@@ -320,7 +326,7 @@ def _assemble(
     baseline = _baseline(side, confidence)
     evidence = investigation.gather(run, side, baseline)
     judgement = investigation.investigate(run, evidence, baseline)
-    notes += [*evidence.notes, *(item.says for item in judgement.seen.named("boards_differ"))]
+    notes += [*judgement.evidence.notes, *(item.says for item in judgement.seen if item.name in SAID_OF_SIDE_FILES)]
     of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
     card = scorecard.build(
         log, of_law, levels, fits, facts={**facts.values, **investigation.measured(run)}, phases=phases,

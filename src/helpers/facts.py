@@ -77,9 +77,6 @@ KNOWN: dict[str, tuple[str, str]] = {
 }
 """Name -> (kind, meaning with unit) of every fact; `parallel: {tp, dp, pp, ep}` is spread into tp, dp, pp, ep."""
 
-NOT_YET_USED = ("gpus",)
-"""Facts that are kept for the reader but change no number yet: listed as such, so that nobody relies on them."""
-
 PARALLEL = ("tp", "dp", "pp", "ep")
 
 
@@ -208,8 +205,6 @@ def merge_facts(from_log: Mapping[str, Any] | None, from_user: str | Path | Mapp
         if key in values and not _agree(key, values[key], value):
             contradictions.append(f"{key}: the log says {values[key]}, --context says {value}; {value} is used")
         values[key], source[key] = value, "user"
-        if key in NOT_YET_USED:
-            unused[key] = "kept, but no number depends on it yet"
     return Facts(values, source, tuple(contradictions), unused)
 
 

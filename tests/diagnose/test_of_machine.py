@@ -66,10 +66,12 @@ def test_devices_that_did_nothing_while_others_worked_are_left_out():
     work = [device(str(i), busy_frac=1.0, mem_busy_frac=0.6) for i in (0, 1)]
     idle = [device(str(i), busy_frac=0.04, mem_busy_frac=0.0) for i in (2, 3)]
     found = seen(*work, *idle)
-    assert found.value("mem_busy_frac") == pytest.approx(0.6) and "2 devices" in one(found, "busy_frac")[1]
+    assert found.value("mem_busy_frac") == pytest.approx(0.6) and "2 of 4 devices" in one(found, "busy_frac")[1]
     slow = [device(str(i), busy_frac=0.05, mem_busy_frac=0.0) for i in (2, 3)]
     assert seen(*work, *slow).value("mem_busy_frac") == pytest.approx(0.3)
-    assert "2 devices" in one(seen(*idle), "busy_frac")[1]  # all idle: that is what was seen
+    dead = seen(*idle)  # all idle while requests decode: a counter that does not count
+    assert not dead.named("busy_frac") and "2 devices" in one(dead, "dead_counter")[1]
+    assert dead.value("mem_busy_frac") == 0.0
 
 
 @pytest.mark.parametrize(("busy", "memory", "flag"), [

@@ -24,7 +24,7 @@ SUPPORT_BY_SEVERAL = 4
 LEAD = 2
 """By how much a cause without strong evidence must lead every rival to be supported."""
 
-COMPATIBLE = 1
+COMPATIBLE = 2
 """Least sum at which a cause is more than a possibility."""
 
 THIN = 2

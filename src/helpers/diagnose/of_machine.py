@@ -54,6 +54,7 @@ MANY_REQ = 8
 
 def of_telemetry(
     table: pd.DataFrame, facts: Mapping[str, Any], file: pd.DataFrame | None = None, boost_hz: float = nan,
+    at: str = "loaded windows only",
 ) -> Iterator[Observation]:
     """Yield what devices and ranks recorded in the windows that are compared.
 
@@ -67,13 +68,26 @@ def of_telemetry(
         The whole file, for the largest clock.
     boost_hz : float
         Boost clock of the accelerator; NaN where unknown [Hz].
+    at : str
+        Which windows, in words.
     """
     check(table, TELEMETRY)
     yield from _gauges(table[table["rank"].notna()])
-    devices = _working(table[table["device"].notna()])
+    every = table[table["device"].notna()]
+    devices = _working(every)
     if devices.empty or devices.groupby("device").size().min() < FEWEST:
         return
-    where = f"{devices['device'].nunique()} device{'s' if devices['device'].nunique() > 1 else ''}, loaded windows only"
+    n_working, n_all = devices["device"].nunique(), every["device"].nunique()
+    where = f"{n_working} {f'of {n_all} ' if n_all > n_working else ''}device{'s' if n_all > 1 else ''}, {at}"
+    n_ranks = _ranks(facts)
+    if n_ranks is not None and n_working > n_ranks:
+        yield _tele("boards_of_others", 1.0, f"{n_working} boards work and the server has {n_ranks} "
+                    f"rank{'s' if n_ranks > 1 else ''}: which are its own is not known, so none is used")
+        return
+    if devices["busy_frac"].notna().any() and devices.groupby("device")["busy_frac"].median().max() < WORKS_FRAC:
+        yield _tele("dead_counter", 1.0, f"utilisation shows {devices['busy_frac'].max():.0%} at most while requests "
+                    f"decode: it does not count ({where})")
+        devices = devices.assign(busy_frac=nan)
     medians = devices.groupby("device").median(numeric_only=True)
     for name, words in (("busy_frac", "any kernel ran in {} of the time"),
                         ("mem_busy_frac", "the memory controller was busy in {} of the time"),
@@ -86,6 +100,16 @@ def of_telemetry(
     yield from _traffic(medians, where)
     yield from _power(devices, facts, where)
     yield from _clock(devices, file if file is not None else table, boost_hz, where)
+
+
+def _ranks(facts: Mapping[str, Any]) -> int | None:
+    """Count the boards that the server uses; None where its degrees are not known."""
+    if facts.get("gpus"):
+        return int(facts["gpus"])
+    if not facts.get("tp"):
+        return None
+    copies = 1 if facts.get("dp_attention") and facts.get("engine") == "sglang" else int(facts.get("dp") or 1)
+    return int(facts["tp"]) * int(facts.get("pp") or 1) * copies
 
 
 def _working(devices: pd.DataFrame) -> pd.DataFrame:

@@ -194,7 +194,13 @@ def _prefill(
         # with steps takes beyond them went into prompts, wherever these are printed.
         is_held = ~loaded["clean"] & loaded["n_steps"].gt(0)
         own_s = (loaded["n_steps"] * step_s).where(is_held, loaded["busy_s"])
-        frac = float((loaded["busy_s"] - own_s).clip(lower=0).fillna(0).sum()) / total_s
+        over_s = (loaded["busy_s"] - own_s).clip(lower=0).fillna(0)
+        # Time that no prompt at hand can have taken is idle time which the log does not show.
+        later_tok = loaded.groupby(["server_life", "rank"], dropna=False)["prefill_tok"].shift(-1).fillna(0)
+        prompt_tok = loaded["prefill_tok"].clip(lower=later_tok)
+        slowest_s = SLOW_PREFILL * prompt_tok * _prompt_s_per_tok(samples, s_per_tok)
+        over_s = over_s if slowest_s.isna().all() else over_s.clip(upper=slowest_s)
+        frac = float(over_s.sum()) / total_s
         how = "by the clean steps at the same counts"
     else:
         # Only a prefill right behind another prints a rate without decode steps in it.
@@ -211,6 +217,16 @@ def _prefill(
         if not is_told and frac < PREFILL_BOUND_SPEAKS:
             return  # a lower bound says nothing where it is low
     yield _of("prefill_time_frac", frac, f"prompts take {frac:.0%} of the time in which requests decode ({how})")
+
+
+SLOW_PREFILL = 4.0
+"""How many times longer than the fastest a prefill may take: short chunks, other prompts in the same forward."""
+
+
+def _prompt_s_per_tok(samples: pd.DataFrame, s_per_tok: float) -> float:
+    """Return what a prompt token costs the fastest prefills of the log [s/tok], else good kernels; NaN if unknown."""
+    speed = samples.loc[samples["kind"].eq("prefill") & samples["prefill_tok_per_s"].gt(0), "prefill_tok_per_s"]
+    return 1 / float(speed.quantile(0.9)) if len(speed) >= FEWEST else s_per_tok
 
 
 def _first_lines(intervals: pd.DataFrame, levels: pd.DataFrame) -> Iterator[Observation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers import deployment, plan
@@ -12,6 +12,7 @@ from helpers.diagnose.causes import UNKNOWN
 from helpers.diagnose.judge import OF_HARDWARE, Finding
 from helpers.diagnose.observations import Observations
 from helpers.investigation.observe import observe
+from helpers.investigation.others import foreign_baseline, foreign_profile
 from helpers.investigation.reconciled import Reconciled, observe_clients, reconcile_all
 from helpers.investigation.run import Run
 from helpers.investigation.side_files import Evidence
@@ -60,15 +61,32 @@ def investigate(run: Run, evidence: Evidence, baseline: Run | None = None) -> Ju
     Judgement
     """
     reconciled = reconcile_all(run, evidence.clients, evidence.profile)
-    pool_tok = run.facts.get("kv_pool_tokens")
+    evidence, baseline = _of_this_run(run, evidence, baseline, reconciled)
     seen = Observations([*observe(run, evidence, baseline),
-                         *observe_clients(reconciled, evidence.clients, pool_tok)])
+                         *observe_clients(reconciled, run.facts.get("kv_pool_tokens"))])
     if seen.named("boards_differ"):
         # The lines are of one kind of board: nothing follows from them here.
         seen = seen.without("step", source=of_physics.SOURCE)
     missing = tuple(_missing(run, evidence))
     findings = judge.judge(seen, missing=missing)
     return Judgement(seen, findings, _plans(findings, known(run, evidence)), evidence, reconciled, missing)
+
+
+def _of_this_run(
+    run: Run, evidence: Evidence, baseline: Run | None, reconciled: Reconciled
+) -> tuple[Evidence, Run | None]:
+    """Take out what cannot be of this run, or cannot be held against it, with a note for each."""
+    notes = list(evidence.notes)
+    if evidence.profile is not None and (why := foreign_profile(evidence.profile, reconciled.profile, run)):
+        notes.append(f"{evidence.profile.tally.file}: not used: {why}")
+        evidence = replace(evidence, profile=None)
+    if baseline is not None and (why := foreign_baseline(run, baseline)):
+        notes.append(f"the baseline is not used: {why}")
+        evidence, baseline = replace(evidence, baseline=None), None
+    if evidence.clients is not None and reconciled.main is None:
+        why = reconciled.clients[0].placed if reconciled.clients else "a table of rates has no time in which it could lie"
+        notes.append(f"the client's results are not used: {why}")
+    return replace(evidence, notes=tuple(notes)), baseline
 
 
 NOTHING_SEEN_SCORE = -2.0

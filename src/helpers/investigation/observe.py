@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import deployment
-from helpers.allowance import prefill_of
+from helpers.allowance import Allowance, prefill_of
 from helpers.diagnose import fingerprints, of_events, of_log, of_machine, of_physics, of_steps
 from helpers.diagnose.fingerprints import INDEX_PAGE
 from helpers.diagnose.observations import Observation
@@ -54,7 +54,7 @@ def observe(run: Run, evidence: Evidence, baseline: Run | None) -> Iterator[Obse
         if recording is not None and len(recording.loaded):
             board = None if run.allowed is None else run.allowed.deployment.hardware
             boost_hz = board.boost_hz if board is not None and board.boost_hz else nan
-            yield from of_machine.of_telemetry(recording.loaded, facts, recording.table, boost_hz)
+            yield from of_machine.of_telemetry(recording.loaded, facts, recording.table, boost_hz, recording.at)
     yield from _links(run, evidence, physics)
     if evidence.profile is not None:
         yield from _profile(evidence.profile, run)
@@ -72,11 +72,8 @@ def _in_requests(run: Run) -> dict[str, Any]:
 def _physics(run: Run) -> of_physics.Physics | None:
     """Return the hardware's side; None where it is not known, or contradicts itself: then nothing follows from it."""
     allowed = run.allowed
-    if allowed is None or allowed.components is None or allowed.roofline.refused or allowed.impossible:
+    if allowed is None or allowed.components is None or allowed.roofline.refused or _is_contradicted(allowed):
         return None
-    strict = allowed.roofline.strict
-    if strict is not None and np.less(allowed.roofline.measured_step_s, strict.step_s).any():
-        return None  # faster than the bound: hardware or model is wrong
     links = [link for link in (getattr(item, "link", None) for item in allowed.deployment.links.values()) if link]
     has_nvlink = None if not links or not links[0].kind else not links[0].is_pcie
     return of_physics.Physics(
@@ -85,8 +82,17 @@ def _physics(run: Run) -> of_physics.Physics | None:
         allowed.deployment.links)
 
 
+def _is_contradicted(allowed: Allowance) -> bool:
+    """Tell whether a value cannot be, or a step is faster than its bound: hardware or model is wrong then."""
+    strict = allowed.roofline.strict
+    return bool(allowed.impossible) or (
+        strict is not None and bool(np.less(allowed.roofline.measured_step_s, strict.step_s).any()))
+
+
 def _growth(run: Run) -> of_steps.Growth | None:
-    """Return by how much the bytes of a step grow with the context, where the model is known."""
+    """Return by how much the bytes of a step grow with the context, where the model is known and not contradicted."""
+    if run.allowed is not None and _is_contradicted(run.allowed):
+        return None
     try:
         model = deployment.resolve_model(run.facts)
     except RooflogError:

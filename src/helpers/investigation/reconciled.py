@@ -101,8 +101,8 @@ def _match(intervals: Any, run: Run, client: Mapping[str, Any], clock: clocks.Cl
         return ClientMatch(client, f"{how}; {error}")
 
 
-def observe_clients(found: Reconciled, clients: Clients | None, pool_tok: float | None) -> Iterator[Observation]:
-    """Yield what the client's numbers say about causes."""
+def observe_clients(found: Reconciled, pool_tok: float | None) -> Iterator[Observation]:
+    """Yield what the numbers of the client's runs that lie in this log say about causes."""
     main = found.main
     if main is not None and main.tokens is not None and main.tokens.refused is None and main.tokens.step_s > 0:
         ratio = main.tokens.tpot_s / main.tokens.step_s
@@ -110,12 +110,17 @@ def observe_clients(found: Reconciled, clients: Clients | None, pool_tok: float 
                           f"the client's time per token, {show(main.tokens.tpot_s, 's')}, is {show(ratio)} times the "
                           f"step of the log over the tokens of a round; prompts take "
                           f"{main.tokens.prefill_share_frac:.0%} of the load", str(main.client["file"]))
-    if clients is None or not pool_tok:
-        return
-    rows = clients.runs[clients.runs["concurrency_req"].gt(0) & clients.runs["n_completed"].gt(0)]
-    length = (rows["prompt_tok"].fillna(0) + rows["output_tok"]) / rows["n_completed"]
-    demand = (rows["concurrency_req"] * length / pool_tok).max()
-    if isfinite(demand):
-        yield Observation("demand_over_pool", float(demand), "client",
-                          f"the client's requests together want {show(float(demand))} times the KV pool at their ends",
-                          "client")
+    demand = max((wanted for item in found.clients if item.time is not None
+                  if isfinite(wanted := _demand_tok(item.client))), default=nan)
+    if pool_tok and isfinite(demand):
+        yield Observation("demand_over_pool", demand / pool_tok, "client",
+                          f"the client's requests together want {show(demand / pool_tok)} times the KV pool at their "
+                          "ends", "client")
+
+
+def _demand_tok(client: Mapping[str, Any]) -> float:
+    """Return the KV tokens that the client's open requests hold at their ends [tok]; NaN where it does not tell."""
+    if not (client["concurrency_req"] > 0 and client["n_completed"] > 0):
+        return nan
+    prompt_tok = client["prompt_tok"] if isfinite(client["prompt_tok"]) else 0.0
+    return float(client["concurrency_req"] * (prompt_tok + client["output_tok"]) / client["n_completed"])

@@ -23,6 +23,16 @@ SIDE_FILES = ("telemetry", "client", "topology", "profile", "metrics", "baseline
 LOADED = ("steady", "mixed")
 """Labels of the time that telemetry is compared with: requests decode at a constant count."""
 
+TOP_FRAC = 0.75
+"""Share of the largest number of requests from which a window is one of the highest load: what limits the server there
+is the question, and medians over all loads belong to none."""
+
+LEAST_COVERED_FRAC = 0.25
+"""Share of the windows' time that a file must span to speak for them."""
+
+FEWEST = 3
+"""Samples per device in the windows of the highest load below which all loaded windows are taken."""
+
 ANY_LOAD = ("warmup", "ramp", "steady", "mixed", "drain")
 
 SURE_CLOCK_S = 2.0
@@ -43,6 +53,10 @@ class Recording:
     loaded : DataFrame, schema TELEMETRY
         The rows inside the loaded windows.
     windows : list of (start_s, end_s)
+    at : str
+        Which windows these are, in words.
+    covered_frac : float
+        Share of the windows' time between the first and the last sample.
     margin_s : float
         Taken off at both ends of every window: the uncertainty of the clock, where it is more than that of stamps [s].
     """
@@ -53,6 +67,8 @@ class Recording:
     loaded: pd.DataFrame
     windows: list[tuple[float, float]]
     margin_s: float = 0.0
+    at: str = "loaded windows only"
+    covered_frac: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -137,10 +153,30 @@ def _record(found: Telemetry, run: Run, offset_s: float | None) -> Recording:
         ranks = found.table[found.table["rank"].notna()]
         return Recording(found, clock, ranks, ranks, [])
     table = clocks.to_log_time(found.table, clock)
-    of_lives = run.intervals[run.intervals["server_life"].isin(run.lives)]
-    spans = clocks.phases_window(of_lives, LOADED) or clocks.phases_window(of_lives, ANY_LOAD)
     margin_s = 0.0 if clock.uncertainty_s <= SURE_CLOCK_S else clock.uncertainty_s
-    return Recording(found, clock, table, clocks.clip(table, spans, margin_s=margin_s), spans, margin_s)
+    of_lives = run.intervals[run.intervals["server_life"].isin(run.lives)]
+    loaded = of_lives[of_lives["label"].isin(LOADED)]
+    top = loaded[loaded["running_req"] >= TOP_FRAC * loaded["running_req"].max()]
+    least, most = (f"{end:g}" for end in (top["running_req"].min(), top["running_req"].max()))
+    choices = [(clocks.phases_window(top, LOADED), f"at N={least}" + (f" to {most}" if most != least else "")),
+               (clocks.phases_window(of_lives, LOADED), "loaded windows of all levels"),
+               (clocks.phases_window(of_lives, ANY_LOAD), "all loaded time, ramps included")]
+    for spans, at in choices:
+        inside = clocks.clip(table, spans, margin_s=margin_s)
+        if len(inside) and inside.groupby(inside["device"].fillna(inside["rank"])).size().min() >= FEWEST:
+            break
+    covered = _covered_frac(table, spans)
+    if covered < LEAST_COVERED_FRAC:
+        inside = inside.iloc[:0]
+    return Recording(found, clock, table, inside, spans, margin_s, at, covered)
+
+
+def _covered_frac(table: pd.DataFrame, spans: list[tuple[float, float]]) -> float:
+    """Return the share of the windows between the first and the last sample of a file."""
+    first, last = table["t_s"].min(), table["t_s"].max()
+    total = sum(end - start for start, end in spans)
+    inside = sum(max(0.0, min(end, last) - max(start, first)) for start, end in spans)
+    return inside / total if total > 0 else 0.0
 
 
 def _clock_notes(path: str, found: Recording) -> list[str]:
@@ -150,5 +186,6 @@ def _clock_notes(path: str, found: Recording) -> list[str]:
         return [f"{path}: {used}: {found.clock.how}"]
     doubts = [] if found.clock.is_certain else [f"{path}: its clock is uncertain by {found.clock.uncertainty_s:.0f} s: "
                                                 f"{found.clock.how}"]
-    empty = [f"{path}: no sample lies in the loaded time of the log"] if found.loaded.empty else []
+    empty = [f"{path}: not used: its samples span {found.covered_frac:.0%} of the loaded time of the log ({found.at})"
+             ] if found.loaded.empty else []
     return [*doubts, *(f"{path}: {text}" for text in found.clock.warnings), *empty]
