@@ -121,6 +121,11 @@ def test_predictions_of_a_line():
     assert tp.predicts["weight_bandwidth"].ratio == pytest.approx((5 + 16) / 26)
     # a quarter of the step at least, 7 hops instead of 3
     assert tp.predicts["communication"].ratio == pytest.approx(1 + 0.25 * (7 / 3 - 1))
+    # with a roofline of 20 ms in 26: TP 8 halves the bytes of the 20, and only the cause decides about the 6 above
+    tp = plan_named("tp_change", known | {"target_step_s": {"16": 0.020}})
+    assert tp.predicts["weight_bandwidth"].ratio == tp.predicts["kv_bandwidth"].ratio == pytest.approx(13 / 26)
+    assert tp.predicts["communication"].ratio == pytest.approx((10 + 6 * 7 / 3) / 26)
+    assert tp.predicts["host_or_scheduler"].ratio == pytest.approx((10 + 6) / 26)
     clock = plan_named("clock_lock", known)
     assert clock.predicts["latency_or_occupancy"].ratio == pytest.approx(1.25)
     assert clock.predicts["tensor_compute"].ratio == pytest.approx((10 + 16 * 1.25) / 26)

@@ -12,12 +12,14 @@ from helpers.plan.changes import Changes
 from helpers.plan.known import Known
 from helpers.plan.outcomes import (
     Outcome,
+    Predict,
     constant,
     excess_times,
     intercept_times,
     seen,
     silent,
     slope_times,
+    split_at_target,
     step_to,
     unchanged,
     whole_times,
@@ -67,6 +69,13 @@ def _tp_hops(known: Known) -> float:
 def _tp_share(known: Known) -> float:
     """Return what is left of sharded work per device."""
     return known.whole("tp", 1) / sizes.tp_after(known)
+
+
+def _resharded(
+    factor: Callable[[Known], float], why: str, of_line: Callable[[Callable[[Known], float], str], Predict]
+) -> Predict:
+    """Scale the whole step, whose bytes and operations are all split; one part of the line without a roofline."""
+    return split_at_target(factor, factor, why, of_line(factor, why))
 
 
 TABLE: tuple[Experiment, ...] = (
@@ -119,14 +128,17 @@ TABLE: tuple[Experiment, ...] = (
         "tp_change",
         lambda k: f"Restart with TP={sizes.tp_after(k)} instead of {k.whole('tp', 1)} and run {_req(k.test_req())}",
         {
-            "weight_bandwidth": intercept_times(_tp_share, "weight bytes per device are split by TP"),
-            "kv_bandwidth": slope_times(_tp_share, "KV bytes per device are split by TP (not for MLA)"),
-            "state_bandwidth": slope_times(_tp_share, "states are split by TP"),
-            "tensor_compute": slope_times(_tp_share, "operations are split by TP"),
-            "communication": excess_times(_tp_hops, "hops of a collective: 2 (TP - 1)", COMMUNICATION_FRAC),
+            "weight_bandwidth": _resharded(_tp_share, "weight bytes per device are split by TP", intercept_times),
+            "kv_bandwidth": _resharded(_tp_share, "KV bytes per device are split by TP (not for MLA)", slope_times),
+            "state_bandwidth": _resharded(_tp_share, "states are split by TP", slope_times),
+            "tensor_compute": _resharded(_tp_share, "operations are split by TP", slope_times),
+            "communication": split_at_target(
+                _tp_share, _tp_hops, "bytes per device are split by TP, hops of a collective are 2 (TP - 1)",
+                excess_times(_tp_hops, "hops of a collective: 2 (TP - 1)", COMMUNICATION_FRAC)),
             "kv_capacity": silent, "power_or_thermal": silent, "context_growth": silent,
         },
-        unchanged("TP does not share it out"),
+        split_at_target(_tp_share, constant(1.0), "bytes per device are split by TP, the rest is not",
+                        unchanged("TP does not share it out")),
         sizes.one, _set(tp=sizes.tp_after), sizes.no_tp_change,
     ),
     Experiment(

@@ -86,6 +86,18 @@ def excess_times(factor: Callable[[Known], float], why: str, at_least: float) ->
     return predict
 
 
+def split_at_target(
+    of_target: Callable[[Known], float], of_excess: Callable[[Known], float], why: str, otherwise: Predict
+) -> Predict:
+    """Scale what the roofline explains and what is above it by themselves; ``otherwise`` without a roofline."""
+    def predict(known: Known, n: int) -> Outcome | None:
+        excess = known.excess_frac(n)
+        if excess is None:
+            return otherwise(known, n)
+        return step_to(known, n, (1 - excess) * of_target(known) + excess * of_excess(known), why)
+    return predict
+
+
 def seen(label: str, text: str) -> Predict:
     """Predict something that is seen, not a number."""
     return lambda known, n: Outcome(text, None, label)
