@@ -264,6 +264,14 @@ def test_levels_without_a_step_are_listed_but_not_counted():
     assert "Step time at N=1: " in scorecard.answer(refused) and "N=16" not in scorecard.answer(refused)
 
 
+def test_levels_of_other_server_lives_stand_in_the_table_only():
+    both = levels_table().iloc[[0, 0, 1]].assign(
+        server_life=[0, 1, 1], step_s=[0.082, 0.05, 0.06], is_fitted=[True, False, False])
+    refused = fits_of(line(parameters=(), refused="one level only."), line(parameters=()))
+    text = scorecard.answer(card(levels=both, fits=refused))
+    assert "Step time at N=1: 82.0 ms" in text and "50.0 ms" not in text and "60.0 ms" not in text
+
+
 def test_answer_calls_a_round_a_round_and_shouts_a_failed_check():
     text = scorecard.answer(card(levels=levels_table(accept_len=2.5), log=log_of(lines_total=11)))
     assert "round time = " in text

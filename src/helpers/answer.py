@@ -181,7 +181,8 @@ def _asymptote(fit: Mapping[str, Any], measured_tok_per_s: float) -> str:
 
 
 def _each_level(card: Card) -> str:
-    levels = [level for level in card["levels"] if level["step_s"] is not None]
+    every = [level for level in card["levels"] if level["step_s"] is not None]
+    levels = [level for level in every if level["server_life"] in card["run"]["fitted_lives"]] or every
     texts = [f"N={level_key(level['running_req'])}: {_step(level)}, {show(level['decode_tok_per_s'], 'tok/s')}"
              for level in levels[:MAX_LISTED]]
     rest = f"; and {len(levels) - MAX_LISTED} more" if len(levels) > MAX_LISTED else ""
