@@ -60,7 +60,7 @@ def test_query_csv_in_base_units(read):
 
 def test_query_csv_without_units_or_header(read):
     plain = "2026/06/11 03:20:37.315, 0, 76.89, 345, 40, 1000\n2026/06/11 03:20:38.315, 0, 80.11, 2400, 90, 2000\n"
-    with pytest.raises(LogFormatError, match='line 1: expected a header.*its 6 columns.*columns="timestamp,index'):
+    with pytest.raises(LogFormatError, match='line 1: expected a header.*its 6 columns.*_columns "timestamp,index'):
         read(plain)
     names = "timestamp,index,power.draw,clocks.sm,utilization.gpu,memory.used"
     table = read(plain, columns=names).table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,15 @@ MAX_EXAMPLE_CHARS = 200
 PIECE_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 """A longer line is no row of a table; reading it whole would not be bounded."""
+
+_MAGIC = {
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"%PDF": "a PDF",
+    b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLite format 3": "an SQLite database",
+    b"\x7fELF": "a program", b"BZh": "a bzip2 file", b"\xfd7zXZ": "an xz file",
+}
+_CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
+_MAX_CONTROL_FRAC = 0.05
+"""Share of control characters in the first 4 KiB above which a file is no text."""
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -151,6 +161,43 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def _text(line: bytes, number: int) -> str:
     text = line.decode("utf-8", "replace").rstrip("\r")
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def binary_kind(path: str | Path) -> str:
+    """Say what a file is that holds no text; empty for text, and for an empty file.
+
+    Raises
+    ------
+    LogFormatError
+        As `pieces`.
+    """
+    start = b""
+    for piece, _ in pieces(path):
+        start += piece
+        if len(start) >= _START_BYTES:
+            break
+    start = start[:_START_BYTES]
+    named = next((what for magic, what in _MAGIC.items() if start.startswith(magic)), "")
+    if named or start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return named
+    if start and not (start := start.rstrip(b"\0")):  # a crash leaves zeros behind the last line
+        return "nothing but zero bytes"
+    n_control = len(start) - len(start.translate(None, _CONTROL))
+    return "a binary file" if n_control > _MAX_CONTROL_FRAC * len(start) else ""
+
+
+def json_keys(start: str, most: int = 6) -> list[str]:
+    """Return the first keys in the start of a JSON file, to name it by; none if it is no JSON."""
+    return re.findall(r'"([^"\n]{1,40})"\s*:', start[:2000])[:most] if _JSON.match(start) else []
+
+
+def is_json(start: str) -> bool:
+    """Tell whether a file begins as an object or a list of objects; a bracket alone also begins the stamp of a log."""
+    return bool(_JSON.match(start))
+
+
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
+_START_BYTES = 4096
 
 
 def head(path: str | Path, size: int = 65536) -> str:

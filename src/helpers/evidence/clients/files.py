@@ -11,8 +11,10 @@ from typing import Any
 from helpers.evidence.clients import bench as client_bench
 from helpers.evidence.clients import tools as client_tools
 from helpers.evidence.clients.run import MILLI, Printed, Record, Run, extra_text
-from helpers.evidence.reading import Tally, head, lines, pieces
+from helpers.evidence.reading import Tally, binary_kind, head, is_json, json_keys, lines, pieces
 from helpers.schema import LogFormatError
+
+GIVE = "give the file that the client saved, or what it printed"
 
 MAX_FILE_BYTES = 512 * 2**20
 """A JSON or CSV file that unpacks to more is refused: it is read whole. 10 000 requests of 1000 tokens are ~200 MiB."""
@@ -24,9 +26,6 @@ _FOREIGN = (
     ('"median_decode_latency"', "sglang bench_one_batch: an offline step time, and no client"),
     ('"laeufe"', "a home-made result file (German keys: laeufe, szenario, gesamt_tps), which no tool documents"),
 )
-_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
-"""Start of an object or of a list of objects: a bracket alone also starts the stamp of a server log."""
-
 _FLAT = re.compile(r"(?:(?P<a>ttft|tpot|itl|e2e|e2el)_(?P<b>mean|avg|median|p50|p99)"
                    r"|(?P<c>mean|avg|median|p50|p99)_(?P<d>ttft|tpot|itl|e2e|e2el))_(?P<unit>ms|s)$")
 _FLAT_STATS = {"avg": "mean", "p50": "median"}
@@ -46,16 +45,17 @@ def read_file(path: Path) -> tuple[list[Run], Tally]:
     LogFormatError
         It looks like one and cannot be read.
     """
+    if kind := binary_kind(path):
+        raise NotAClient(f"{path}: expected a client result, found {kind}; {GIVE}")
     start, tally = head(path), Tally(str(path))
-    is_json = bool(_JSON.match(start))
     for mark, what in _FOREIGN:
-        if is_json and mark in start:
+        if is_json(start) and mark in start:
             raise NotAClient(f"{path}: expected a client result, found {what}")
     if path.name.endswith("_prometheus_metrics.json"):
         raise NotAClient(f"{path}: metrics scraped by inference-perf: its counts and means cover the scrape window, "
                           "not the run; use the lifecycle files beside it")
     try:
-        if is_json:
+        if is_json(start):
             runs = _read_json(path, tally)
         elif start.startswith("Metric,") or {"duration", "output_throughput"} <= {*_cells(start.split("\n")[0])}:
             runs = _read_csv(path, tally)
@@ -63,26 +63,27 @@ def read_file(path: Path) -> tuple[list[Run], Tally]:
             runs = list(client_bench.read_console(lines(path), tally)) if _holds_console(path) else []
     except LogFormatError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
+    except (csv.Error, TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise LogFormatError(f"{path}: looks like a client result, but a value has another form than documented "
                              f"({type(error).__name__}: {error}); write the result again or omit the file") from error
     if not runs:
         why = "; ".join(tally.notes) or _described(start)
-        raise NotAClient(f"{path}: expected a client result, found {why}")
+        raise NotAClient(f"{path}: expected a client result, found {why}; {GIVE}")
     return runs, tally
 
 
 def _described(start: str) -> str:
     if not start.strip():
         return "an empty file"
-    if _JSON.match(start):
-        keys = re.findall(r'"([^"\n]{1,40})"\s*:', start[:2000])[:6]
-        return f"JSON of no known tool (keys {', '.join(keys)})"
+    if is_json(start):
+        keys = json_keys(start)
+        named = f"keys {', '.join(keys)}" if keys else "without keys"
+        return f"JSON of no known tool ({named})"
     return "a text or table without a result block"
 
 
 def _cells(line: str) -> list[str]:
-    return next(csv.reader([line.rstrip("\r")]), [])
+    return next(csv.reader([line.replace("\r", " ").rstrip()]), [])  # progress bars print lone returns
 
 
 def _holds_console(path: Path) -> bool:
@@ -111,7 +112,11 @@ def _read_json(path: Path, tally: Tally) -> list[Run]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         if "\n" not in text.strip():
-            raise LogFormatError(f"{path}: expected JSON, found {error}; the file may be cut off") from error
+            where = f"no JSON from line {error.lineno}, column {error.colno} on"
+            is_cut = error.pos >= len(text.rstrip())
+            raise LogFormatError(f"{path}: expected a client result in JSON, found "
+                                 f"{'its end inside a value: it is cut off' if is_cut else where}; copy it again, or "
+                                 "wait until the client has written it") from error
         return _read_json_lines(text, path, tally)
     except RecursionError as error:
         raise LogFormatError(f"{path}: expected a client result, found JSON nested too deeply to be one") from error

@@ -170,3 +170,14 @@ def operator_role(name: str) -> str:
     """Return what an operator of PyTorch does (``aten::mm``): for shapes whose kernels were not recorded."""
     text = name.lower()
     return next((rule.role for rule in _OPERATORS if rule.fits(text)), "unclassified")
+
+
+_VENDORS = {
+    "AMD": re.compile(r"Cijk_|ck_tile|_ZN2ck|\bck::|\baiter|_ZN5aiter|rocblas|hipblas|rocprim"),
+    "NVIDIA": re.compile(r"\bsm\d\d\d?_|nvjet|cutlass|cublas|flashinfer"),
+}
+
+
+def vendor_of(name: str) -> str:
+    """Return the vendor whose libraries alone print such a kernel name: "AMD", "NVIDIA"; empty where both may."""
+    return next((vendor for vendor, names in _VENDORS.items() if names.search(name)), "")

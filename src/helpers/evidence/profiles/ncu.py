@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.evidence.profiles.kernel_roles import role_of
+from helpers.evidence.profiles.nsys import fields
 from helpers.evidence.profiles.recording import Recording
 from helpers.evidence.profiles.timeline import MAX_NAME_CHARS
 from helpers.evidence.reading import Tally, lines
@@ -119,7 +119,7 @@ def read_ncu(path: str | Path) -> Recording:
     units: list[str] = []
     n_columns, is_long = 0, True
     for at, line in lines(path):
-        row = next(csv.reader([line]), [])
+        row = fields(line)
         if "Kernel Name" in row and "ID" in row:
             heading = {name: column for column, name in reversed(list(enumerate(row)))}
             n_columns, is_long, units = len(row), "Metric Name" in row, []

@@ -85,7 +85,7 @@ def read_nsys(path: str | Path) -> Recording:
     table: _Table | None = None
     n_passed_over, headings = 0, 0
     for number, line in lines(path):
-        row = next(csv.reader([line]), [])
+        row = fields(line)
         found = _Table(row) if len(row) > 2 else None
         if found is not None and (found.kind or found.is_api):
             table, headings = found, headings + bool(found.kind and not found.is_api)
@@ -115,6 +115,14 @@ def read_nsys(path: str | Path) -> Recording:
                          is_draft=np.zeros(len(timeline), dtype=bool), notes=notes)
     rows = pd.DataFrame([row | {"file": str(path)} for row in sums])
     return Recording(TOOL, tally, table=conform(rows, KERNELS) if sums else KERNELS.empty(), notes=notes)
+
+
+def fields(line: str) -> list[str]:
+    """Split a line of CSV; one that is none is a single field."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return [line]
 
 
 def is_copy(name: str) -> bool:

@@ -14,11 +14,14 @@ from helpers.evidence.profiles.kernel_roles import role_of
 from helpers.evidence.profiles.recording import Recording, Shape
 from helpers.evidence.profiles.steps import Steps, find_steps
 from helpers.evidence.profiles.timeline import Busy, kernel_table
-from helpers.evidence.reading import Tally, head, pieces
+from helpers.evidence.reading import Tally, binary_kind, head, pieces
 from helpers.schema import KERNELS, ROLES, LogFormatError, check
 
 _BINARY = {b"SQLite format 3": "an SQLite export of nsys", b"NVR\x00": "a report of ncu", b"\x00" * 4: "a binary file"}
 
+
+EXPORT = ("nsys stats --report cuda_gpu_trace --format csv FILE, or ncu --csv --page raw --import FILE; a trace of "
+          "torch.profiler is read as it is")
 
 MIN_GRID_FRAC = 0.5
 """Share of kernel time whose grids must be recorded before launches are called small."""
@@ -180,8 +183,9 @@ def _recording(path: str | Path, progress: Callable[[int, int], None] | None) ->
     for magic, what in _BINARY.items():
         if start.startswith(magic[: len(start)] if start else b"?"):
             raise LogFormatError(
-                f"{path}: expected a trace in JSON or a report in CSV, found {what}; export it: nsys stats --report "
-                "cuda_gpu_trace --format csv FILE, or ncu --csv --page raw --import FILE")
+                f"{path}: expected a trace in JSON or a report in CSV, found {what}; export it: {EXPORT}")
+    if kind := binary_kind(path):
+        raise LogFormatError(f"{path}: expected a kernel profile, found {kind}; {EXPORT}")
     text = head(path).lstrip()
     if text.startswith(("{", "[")):
         return trace.read_trace(path, progress)

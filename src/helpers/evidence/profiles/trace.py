@@ -115,10 +115,17 @@ def _events(path: str | Path, reader: _Reader, progress: Callable[[int, int], No
         parser.close()
     except ijson.JSONError as error:
         raise LogFormatError(
-            f"{path}: expected JSON to its end, found {' '.join(str(error).split())[:120]} within the first {n_bytes} "
+            f"{path}: expected JSON to its end, found {_what_is_wrong(str(error))} within the first {n_bytes} "
             f"bytes (unpacked), after {reader.tally.lines_total} events; copy the file again, or wait until the "
             "profiler has written it") from error
     reader.devices = [device for device in devices if isinstance(device, dict)]
+
+
+def _what_is_wrong(parser_says: str) -> str:
+    """Put the parser's error into words; it draws an arrow under the place."""
+    said = parser_says.strip().split("\n")[0].strip()
+    is_cut = "premature EOF" in said or "ncomplete" in said
+    return "the end of the file inside a value: it is cut off," if is_cut else f"no JSON ({said[:80]})"
 
 
 def _number(value: object) -> float:

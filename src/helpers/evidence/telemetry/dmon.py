@@ -14,7 +14,7 @@ from helpers.errors import LogFormatError
 from helpers.evidence.reading import Tally, lines
 from helpers.evidence.telemetry.names import Meaning, is_missing, split_unit, unit_of
 from helpers.evidence.telemetry.rows import Layout, Sheet, layout
-from helpers.evidence.telemetry.smi_csv import doubt_last_cell
+from helpers.evidence.telemetry.smi_csv import doubt_last_cell, how_to_name
 
 _NUMBER = re.compile(r"^[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?$")
 _SHARE_OF = re.compile(r"^[\d.]+/$")
@@ -180,8 +180,8 @@ def _refuse_without_header(path: str | Path, line_no: int, words: list[str]) -> 
     n_values = sum(_NUMBER.match(word) is not None or is_missing(word) for word in words)
     if len(words) > 1 and n_values > len(words) / 2:
         raise LogFormatError(
-            f"{path}: line {line_no}: expected the header of a dmon file, found values; give the names of its "
-            f"{len(words)} columns in their order: columns=\"gpu,pwr,gtemp\""
+            f"{path}: line {line_no}: expected the header of a dmon file, found values; "
+            f"{how_to_name(len(words), 'gpu,pwr,gtemp')}"
         )
 
 

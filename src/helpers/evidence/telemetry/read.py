@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.errors import LogFormatError
-from helpers.evidence.reading import Tally, head
+from helpers.evidence.reading import Tally, binary_kind, head, is_json, json_keys
 from helpers.evidence.telemetry import gauges
 from helpers.evidence.telemetry.dmon import is_amd_header, read_amd_monitor, read_dmon
 from helpers.evidence.telemetry.rows import Sheet
@@ -29,6 +29,17 @@ _PAGE = re.compile(r"^(?:# (?:HELP|TYPE) )?(?:DCGM_FI_|sglang:|vllm:|llamacpp:|t
 _QUERY = re.compile(r'^\s*\{\s*"status"\s*:\s*"success"\s*,\s*"data"\s*:')
 _DMON = re.compile(r"^\s*#\s*(?:Entity\b|(?:[A-Za-z]+[ \t,]+){0,2}gpu\b)", re.MULTILINE)
 _BLANKS_ONLY = re.compile(r"^\s*(?:\S+[ \t]+)+\S+\s*$")
+
+RECORD = ("record with nvidia-smi --query-gpu=... --format=csv, dmon, dcgmi or amd-smi, or save the server's /metrics "
+          "as text")
+
+_OTHERS = (
+    ('"traceEvents"', "a profiler trace", "profile"),
+    ('"output_throughput"', "the result of a benchmark client", "client"),
+    ('"request_throughput"', "the result of a benchmark client", "client"),
+    ('"benchmarks"', "the result of a benchmark client", "client"),
+)
+"""Mark in a JSON file -> what it is, and the parameter it belongs to."""
 
 _NUMBERS_ONLY = re.compile(r"^[\s\d.\-]+$")
 
@@ -99,12 +110,16 @@ def read_telemetry(
     """
     if isinstance(columns, str):
         columns = columns.split(",")
+    if kind := binary_kind(path):
+        raise LogFormatError(f"{path}: expected telemetry, found {kind}; {RECORD}")
     tally = Tally(str(path))
     start = head(path)
     if _QUERY.match(start):
         frame, tool, clock = gauges.read_range_query(path, tally)
     elif _PAGE.search(start):
         frame, tool, clock = gauges.read_pages(path, tally)
+    elif is_json(start):
+        raise LogFormatError(f"{path}: expected telemetry, found {_foreign(start)}; {RECORD}")
     else:
         sheet, tool = _read_sheet(path, tally, start, columns)
         frame, clock = sheet.finish(), _one_clock(sheet, tally)
@@ -129,6 +144,13 @@ def read_telemetry(
     frame["file"] = str(path)
     table = conform(frame[[name for name in TELEMETRY.names if name in frame.columns]], TELEMETRY)
     return Telemetry(table, tally, tool, clock, tuple(tally.notes))
+
+
+def _foreign(start: str) -> str:
+    """Say what a JSON file is that holds no telemetry, and what it may be given as."""
+    what = next((f"{name}: give it as -p {parameter}" for mark, name, parameter in _OTHERS if mark in start), "")
+    keys = json_keys(start)
+    return what or f"JSON of no known tool ({'keys ' + ', '.join(keys) if keys else 'without keys'})"
 
 
 def _read_sheet(path: str | Path, tally: Tally, start: str, columns: Sequence[str]) -> tuple[Sheet, str]:

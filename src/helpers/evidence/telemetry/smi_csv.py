@@ -17,6 +17,9 @@ from helpers.evidence.telemetry.times import ELAPSED_KEYS, STAMP_KEYS
 
 _NUMBER = re.compile(r"^[-+(]?\d|^\[|^\"?\['")
 _CARD = re.compile(r"^card\d+$")
+MOST_COLUMNS = 500
+"""nvidia-smi knows about 200 fields; a line of more values is no row of telemetry."""
+
 _HEAD_LINES = 200
 """Lines looked at for the header, and rows for their usual number of values."""
 
@@ -93,6 +96,12 @@ def read_csv(path: str | Path, tally: Tally, columns: Sequence[str] = ()) -> tup
             row[1][sheet.layout.device]):
         tool = "rocm-smi"
     return sheet, tool
+
+
+def how_to_name(n_columns: int, example: str = "timestamp,index,power.draw") -> str:
+    """Say how to name the columns of a file without a header: as a parameter of a run, and in Python."""
+    return (f"give the names of its {n_columns} columns in their order, as they were asked for: -p telemetry_columns "
+            f"\"{example}\" (in Python: columns=)")
 
 
 def split_cells(text: str, delimiter: str) -> list[str]:
@@ -196,10 +205,10 @@ def _refuse_without_header(path: str | Path, line_no: int, cells: list[str], bef
         return
     if len(before) == len(cells):
         raise LogFormatError(_unknown(path, before))
-    raise LogFormatError(
-        f"{path}: line {line_no}: expected a header, found values; give the names of its {len(cells)} columns in "
-        "their order, as in the query: columns=\"timestamp,index,power.draw\""
-    )
+    if len(cells) > MOST_COLUMNS:
+        raise LogFormatError(f"{path}: line {line_no}: expected telemetry, found a line of {len(cells)} values: no "
+                             "tool prints so many columns")
+    raise LogFormatError(f"{path}: line {line_no}: expected a header, found values; {how_to_name(len(cells))}")
 
 
 def doubt_last_cell(path: str | Path, sheet: Sheet, last_line_no: int) -> None:
