@@ -5,22 +5,27 @@ folder after a kill, a failed notebook that looks like a good one. The notebook 
 stages compute is tested elsewhere.
 """
 
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import nbformat
 import pytest
 
+import helpers
 from helpers import run as runner
 from helpers import scorecard
+from helpers.facts import merge_facts
 from helpers.parameters import NotebookParameter, ParameterError, check_parameters, convert, read_parameters
 from helpers.run import execute, kernel, normal
 from helpers.run import folder as run_folder
 from helpers.run.__main__ import main as normalise_command
+from helpers.run.signals import ended_as_interrupted
 from helpers.schema import LogFormatError, RooflogError
 
 PARAMETERS = '''log_path: str = ""  # log [path]; empty: none
@@ -36,6 +41,7 @@ levels: list[int] = [1, 4]  # levels [req]'''
 
 BODY = '''import json, pathlib, time
 from helpers import scorecard
+from helpers.facts import merge_facts
 card = json.loads(pathlib.Path(CARD).read_text())
 print(repr((log_path, more_log_paths, context, confidence, min_clean, is_strict, telemetry, levels)))
 if mode == "slow":
@@ -60,7 +66,7 @@ if mode == "refused":
 CARD = {
     "schema_version": 1, "method_version": 1,
     "run": {"log_sha256": ["ab"], "engine": "sglang", "engine_version": None, "model": None, "hardware": None,
-            "parallel": {}, "command": "", "server_life": 0, "n_server_lives": 1, "notes": []},
+            "parallel": {}, "command": "", "server_life": 0, "n_server_lives": 1, "fitted_lives": [0], "notes": []},
     "ingest": {"lines_total": 1, "lines": {"statistic": 1}, "by_kind": {"decode": 1}},
     "levels": [], "phases": dict.fromkeys([*scorecard.PHASES, "n_intervals", "n_clean"]),
     "fit": {"law": "linear", "refused": None, "warnings": [], "loo_error_frac": None, "intercept_s": 0.05,
@@ -69,8 +75,9 @@ CARD = {
             "selected": {"confidence": 0.95, "dof": 1, "running_req_min": 1.0, "running_req_max": 64.0}},
     "client": {"steady_over_client": None}, "roofline": None, "checks": [],
 }
-CARD["levels"] = [{"running_req": 1.0, "step_s": 0.08, "step_s_lo": 0.07, "step_s_hi": 0.09, "decode_tok_per_s": 12.5,
-                   "is_fitted": True, "accept_len": None, "clean_s": 1.0, "n_rejected": {}, "n_clean": 3}]
+CARD["levels"] = [{"running_req": 1.0, "server_life": 0, "step_s": 0.08, "step_s_lo": 0.07, "step_s_hi": 0.09,
+                   "decode_tok_per_s": 12.5, "is_fitted": True, "accept_len": None, "clean_s": 1.0,
+                   "n_rejected": {}, "n_clean": 3}]
 
 
 def code(source, *tags):
@@ -172,6 +179,51 @@ def test_input_error_in_the_kernel_writes_nothing(notebook, log, tmp_path):
     with pytest.raises(RooflogError, match="^levels: expected decode lines, found none$"):
         runner.run(log, str(notebook), {"mode": "input_error"}, tmp_path / "new" / "out")
     assert not (tmp_path / "new").exists()
+
+
+def test_every_error_of_an_input_is_known_by_its_name_also_where_its_module_is_not_loaded():
+    classes = {}
+    for file in Path(helpers.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    family = {"RooflogError"}
+    while found := {name for name, bases in classes.items() if family & set(bases)} - family:
+        family |= found
+    assert {"NotAClient", "LogFormatError", "ConfigError"} <= family
+    script = "from helpers.run.kernel import input_error_names; print(*input_error_names())"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert set(said.split()) == family
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_run_that_a_signal_ends_leaves_nothing(notebook, log, tmp_path, number, code):
+    out = tmp_path / "new" / "out"
+    script = f"from helpers.run import run; run({str(log)!r}, {str(notebook)!r}, {{'mode': 'slow'}}, {str(out)!r})"
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + 60
+    while not list(out.glob(".*/scorecard.json")):
+        assert process.poll() is None and time.monotonic() < deadline_s
+        time.sleep(0.05)
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == code
+    assert f"ended by {number.name}: nothing was kept" in said and "Traceback" not in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_signals_keep_their_handling_elsewhere(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        with ended_as_interrupted():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt), ended_as_interrupted():
+            raise KeyboardInterrupt  # Ctrl-C stays Ctrl-C
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.notebook
@@ -373,3 +425,11 @@ def test_folders_of_killed_runs_are_removed_and_those_of_live_ones_kept(tmp_path
         with run_folder.make_workspace(tmp_path):
             assert own.is_dir() and not stale.exists()
     assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_fact_that_is_no_number_reaches_the_notebook_that_says_so(notebook, log, tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(execute, "_execute", lambda path, source, values, *rest: seen.update(values))
+    runner.run(log, str(notebook), out=tmp_path / "out", context={"power_limit_w": float("nan"), "tp": 2})
+    facts = merge_facts({}, seen["context"])
+    assert facts.values == {"tp": 2} and facts.unused["power_limit_w"] == "expected a number not below zero, found nan"

@@ -394,8 +394,7 @@ def require_checks(card: Mapping[str, Any], out_dir: str | Path = "") -> None:
         Names the checks with value and limit.
     """
     failed = [item for item in card["checks"] if item["pass"] is False]
-    if not failed:
-        return
-    if out_dir:
+    if failed and out_dir:
         write(card, out_dir)
-    raise CheckFailed("; ".join(f"{c['name']}: {show(c['value'])}, limit {show(c['limit'])}" for c in failed))
+    if failed:
+        raise CheckFailed("; ".join(f"{c['name']}: {show(c['value'])}, limit {show(c['limit'])}" for c in failed))

@@ -1,7 +1,7 @@
 """The command line: `rooflog --help` is the manual.
 
 Exit codes: 0 good, 1 a check failed, 2 cannot tell, 3 could not run;
-130 interrupted, 141 the reader of the output left.
+130, 143, 129 ended by Ctrl-C, SIGTERM, SIGHUP; 141 the reader of the output left.
 """
 
 from __future__ import annotations

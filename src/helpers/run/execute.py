@@ -21,6 +21,7 @@ from helpers.ingest.sources import find_inputs
 from helpers.parameters import NotebookParameter, ParameterError, absolute, check_parameters, read_parameters
 from helpers.run.folder import make_workspace, publish
 from helpers.run.kernel import Say, input_error_names, load, run_cells
+from helpers.run.signals import ended_as_interrupted
 from helpers.schema import METHOD_VERSION, SCHEMA_VERSION, LogFormatError, RooflogError
 
 RESERVED = {"log_path": "LOG", "more_log_paths": "LOG", "context": "--context", "out_dir": "--out"}
@@ -91,6 +92,8 @@ def run(
     ------
     RooflogError
         Input that cannot be used, found before or while the notebook ran: nothing is written.
+    SystemExit
+        SIGTERM (143) or SIGHUP (129) ended the run: nothing is written.
     """
     path = find_notebook(notebook)
     source = load(path)
@@ -100,9 +103,9 @@ def run(
     values |= _log_values([str(log) for log in given], declared, path.stem)
     facts = _with_absolute_files(read_context(context))
     if facts:
-        values |= _if_declared(declared, path.stem, "context", json.dumps(scorecard.to_plain(facts)))
+        values |= _if_declared(declared, path.stem, "context", json.dumps(facts, default=scorecard.to_plain))
     destination = Path("runs" if out is None else out).expanduser().absolute()
-    with make_workspace(destination) as workspace:
+    with ended_as_interrupted(), make_workspace(destination) as workspace:
         values |= _if_declared(declared, path.stem, "out_dir", str(workspace))
         return _execute(path, source, values, workspace, destination, command, progress or (lambda text: None))
 

@@ -65,6 +65,10 @@ def _literal(path: Path) -> str:
 
 def input_error_names() -> set[str]:
     """Name every exception that says the input is at fault; from a kernel only the name arrives."""
+    # Not loaded, a class has no name here: the kernel loaded what it raised.
+    import helpers.evidence.clients
+    import helpers.synth  # noqa: F401
+
     names, open_classes = set(), [RooflogError]
     while open_classes:
         found = open_classes.pop()
