@@ -262,3 +262,21 @@ def test_the_command_prints_one_json_object_per_change(tmp_path):
     text = CliRunner().invoke(app, [str(path), "--until", "done", "--timeout", "30"])
     assert text.exit_code == 0
     assert text.stdout.splitlines()[-1].endswith("end: the server has ended: shutdown")
+
+
+def test_a_file_that_is_no_log_is_said_to_be_none(tmp_path, lines):
+    path = tmp_path / "gpu.csv"
+    path.write_text("timestamp, index, power.draw [W]\n" + "2026/01/01 00:00:00.000, 0, 5.00 W\n" * 30)
+    code, said = run(path, timeout_s=0.1)
+    notes = [change.values["text"] for change in said if change.change == "note"]
+    assert notes == ["none of 31 lines was recognised as an engine's (rooflog engines lists what is read) so far"]
+    assert said[-1].values["text"].endswith("have passed; none of 31 lines was recognised as an engine's (rooflog "
+                                            "engines lists what is read)")
+    path.write_text("one line\n")  # too few to say so while it may grow
+    code, said = run(path, timeout_s=0.1)
+    assert [change.change for change in said] == ["end"] and "none of 1 line was recognised" in said[-1].values["text"]
+    path.write_text("".join(lines))
+    code, said = run(path, timeout_s=0.1)
+    assert not any("recognised" in str(change.values.get("text")) for change in said)
+    path.write_text("")
+    assert "recognised" not in run(path, timeout_s=0.1)[1][-1].values["text"]

@@ -21,6 +21,9 @@ MAX_TAIL_LINES = 4000
 MAX_START_LINES = 200
 """Start-up lines of one server life that are kept; eight ranks print about sixty."""
 
+UNKNOWN_LINES = 20
+"""Lines without one of an engine's after which that is said: start-up logs name themselves earlier."""
+
 START_KINDS = ("args", "banner", "fact", "weights_loaded", "kv_allocated", "graphs_captured", "ready")
 
 CREDIT_S = 0.8
@@ -87,6 +90,8 @@ class Watcher:
     _said: tuple[Any, ...] = ()
     _said_phase: str = "idle"
     _has_noted: bool = False
+    _has_known: bool = False
+    _has_said_unknown: bool = False
     _line_no: int = 0
     _counted_no: int = 0
     _judged_tick: int = 0
@@ -119,6 +124,9 @@ class Watcher:
             self._take_line(seen, now_s, is_history=is_history, is_free=is_backlog or not self.max_cpu_frac)
             if self.stop_at_steady and self.is_steady_reached:
                 break
+        if self._is_unknown and self.reader.n_lines >= UNKNOWN_LINES and not self._has_said_unknown:
+            self._has_said_unknown = True
+            self._changes += self.note(f"{self._unknown_text} so far")
         if not is_history:
             self.state.note_silence(now_s, self.idle_s)
             if self.state.n_ticks - self._judged_tick > 0 and self._credit_s > RESERVE_S and self._tail:
@@ -132,7 +140,18 @@ class Watcher:
 
     def end(self, reason: str, exit_code: int) -> Change:
         """Return the last change."""
-        return Change("end", {**self._values(), "text": reason, "exit_code": exit_code})
+        text = f"{reason}; {self._unknown_text}" if self.reader.n_lines and self._is_unknown else reason
+        return Change("end", {**self._values(), "text": text, "exit_code": exit_code})
+
+    @property
+    def _is_unknown(self) -> bool:
+        return not self._has_known and not self.reader.n_malformed
+
+    @property
+    def _unknown_text(self) -> str:
+        n_lines = self.reader.n_lines
+        return (f"none of {n_lines} line{'' if n_lines == 1 else 's'} was recognised as an engine's (rooflog engines "
+                "lists what is read)")
 
     def idle_for_s(self) -> float:
         """Return for how long nothing has run; 0 while something does [s]."""
@@ -140,7 +159,7 @@ class Watcher:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def _take_line(self, seen: Seen, now_s: float, *, is_history: bool, is_free: bool) -> None:
-        life, self._line_no = self.state.life, seen.line_no
+        life, self._line_no, self._has_known = self.state.life, seen.line_no, True
         alarms = self.state.take_event(seen.event) if seen.event is not None else []
         if self.state.life != life:
             self._forget()
