@@ -10,9 +10,12 @@ import pytest
 
 from helpers import synth
 from helpers.analysis import analyse
+from helpers.diagnose.judge import OF_HARDWARE
 from helpers.diagnose.reconcile import ProfileMatch
+from helpers.evidence.profiles import vendor_of
 from helpers.facts import merge_facts
 from helpers.investigation.others import believable, foreign_profile
+from helpers.plan import policy
 from helpers.synth import Client, Lengths, Server, StepLaw
 
 SERVER = Server(version="0.5.14", law=StepLaw(intercept_s=0.006, slope_s_per_req=5e-5), model="Meta-Llama-3.1-8B",
@@ -135,3 +138,16 @@ def test_a_limit_below_what_ran_is_said_and_unused(log):
     assert "max_running_requests (--context): 2 contradicts the log, not used" in notes
     assert "kv_pool_tokens (--context): 100 contradicts the log, not used" in notes
     assert "kv_pool_tokens" not in found.facts.values
+
+
+def test_the_plan_and_the_judge_agree_on_what_a_good_step_is():
+    assert set(policy.GOOD) == set(OF_HARDWARE)
+
+
+@pytest.mark.parametrize(("name", "vendor"), [
+    ("Cijk_Ailk_Bjlk_BBS_BH_MT64x16x64", "AMD"), ("_ZN5aiter24add_rmsnorm_quant_kernelIfE", "AMD"),
+    ("void at::native::waiter_kernel", ""), ("ncclDevKernel_AllReduce_Sum_bf16", ""),
+    ("sm90_xmma_gemm_bf16bf16", "NVIDIA"), ("void cutlass::device_kernel<...>", "NVIDIA"),
+])
+def test_names_that_one_vendors_libraries_print(name, vendor):
+    assert vendor_of(name) == vendor

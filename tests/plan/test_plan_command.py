@@ -95,9 +95,10 @@ def test_another_engine_gets_the_plan_but_no_script(folder, capsys):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda f: (f / "scorecard.json").unlink(), "expected a scorecard"),
-    (lambda f: (f / "scorecard.json").write_text("{"), "expected a scorecard"),
-    (lambda f: (f / "run.json").write_text("{"), "expected the record of a run"),
+    (lambda f: (f / "scorecard.json").unlink(), "or the folder of a run, found a folder without scorecard.json; give"),
+    (lambda f: (f / "scorecard.json").write_text("{"), "expected a scorecard, found no JSON; give the folder"),
+    (lambda f: (f / "scorecard.json").write_text('{"schema_version": 99}'), "expected a scorecard of schema_version"),
+    (lambda f: (f / "run.json").write_text("{"), "expected the record of a run, found no JSON of that form"),
     (lambda f: write(f, diagnosis=["x"]), "expected diagnosis entries with a cause"),
 ])
 def test_bad_input_is_one_line_and_writes_nothing(folder, change, message):
@@ -105,6 +106,21 @@ def test_bad_input_is_one_line_and_writes_nothing(folder, change, message):
     with pytest.raises(RooflogError, match=message):  # the command line turns it into exit 3
         plan_command(str(folder), out="", experiment="", context="", as_json=False, debug=False)
     assert not (folder / "plan.sh").exists()
+
+
+def test_a_folder_that_is_not_there_is_said_in_words(tmp_path):
+    with pytest.raises(RooflogError, match="nope: expected a scorecard or .*, found no such file or folder") as error:
+        plan_command(str(tmp_path / "nope"), out="", experiment="", context="", as_json=False, debug=False)
+    assert "Errno" not in str(error.value)
+
+
+def test_a_good_step_asks_for_nothing_but_what_is_named(folder, capsys):
+    good = {"cause": "kv_bandwidth", "status": "supported", "score": 4.0}
+    write(folder, diagnosis=[good, {**CARD["diagnosis"][0], "score": 0.0}])
+    run(folder, code=2)
+    assert "No experiment: the step is what the hardware allows" in capsys.readouterr().out
+    run(folder, experiment="context_cap")
+    assert "Restart with a context limit" in capsys.readouterr().out
 
 
 def test_an_unknown_experiment_names_those_there_are(folder):

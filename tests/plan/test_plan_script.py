@@ -180,6 +180,29 @@ def test_a_rooflog_without_watch_stops_before_a_server_starts(tmp_path):
     assert "needs 'rooflog watch'" in done.stderr and not (notes / "server.json").exists()
 
 
+@pytest.mark.parametrize(("env", "change", "message"), [
+    ({}, ("\nneed curl", "\nneed no-such-tool curl"), "needs no-such-tool, found none"),
+    ({}, ("\nDEFAULT_MODEL=m\n", "\nDEFAULT_MODEL=''\n"), "the model is not known: MODEL=name"),
+])
+def test_what_is_missing_is_found_before_a_folder_is_made(tmp_path, env, change, message):
+    plan, facts = named("fp8_kv")
+    text = script(plan, facts)
+    assert change[0] in text
+    (tmp_path / "plan.sh").write_text(text.replace(*change))
+    done = subprocess.run(["bash", "plan.sh"], env={**install(tmp_path), "OUT": "new/out", **env}, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3 and message in done.stderr
+    assert "kept in" not in done.stderr and not (tmp_path / "new").exists()
+
+
+def test_the_server_captures_what_the_log_says_it_captured():
+    for engine, flag in (("sglang", "\n  --cuda-graph-bs 1 2 4 8\n"),
+                         ("vllm", "\n  --compilation-config '{\"cudagraph_capture_sizes\":[1,2,4,8]}'\n")):
+        assert flag in script(*named("fp8_kv", **CHANGES[engine]))
+        assert flag not in script(*named("capture_more", **CHANGES[engine]))
+        assert flag not in script(*named("fp8_kv", **CHANGES[engine], cuda_graph_enabled=False))
+
+
 def test_vllm_with_profile(tmp_path):
     _, notes, out = run(tmp_path, "profile_two_levels", CHANGES["vllm"])
     words = json.loads((notes / "server.json").read_text())["words"]

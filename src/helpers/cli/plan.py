@@ -16,6 +16,8 @@ from helpers.schema import LogFormatError, RooflogError, printable
 if TYPE_CHECKING:
     from helpers.plan import Plan
 
+GOOD_STEP = "the step is what the hardware allows, and no other cause stands"
+
 CANNOT_TELL = 2
 MAX_OTHERS = 3
 
@@ -48,18 +50,22 @@ def plan_command(
     from helpers.facts import read_context
 
     folder = Path(run_dir)
-    card = scorecard.read(folder)
-    known = planning.from_card(card, {**_context_of_run(folder), **read_context(context)})
-    status = _status(card, folder)
-    plans = planning.choose(status, known)
+    card = _card(folder)
+    told = read_context(context)
+    known = planning.from_card(card, {**_facts_of_run(folder), **told})
+    diagnosis = card.get("diagnosis") or []
+    plans, status = planning.choose_for(diagnosis, known), planning.standing(diagnosis)
+    if not plans and experiment:
+        plans = planning.choose(status, known)
     if not plans:
-        reason = _why_none(status, planning.weights(status) if status else {})
+        reason = GOOD_STEP if planning.is_good(diagnosis) else _why_none(
+            status, planning.weights(status) if status else {})
         if as_json:
             print_json({"experiment": None, "why": reason})
         else:
             print(f"No experiment: {reason}")
         raise typer.Exit(CANNOT_TELL)
-    chosen = _pick(plans, experiment)
+    chosen = _pick(plans, experiment, "" if told else _named_by_run(card))
     others = [plan for plan in plans if plan is not chosen][:MAX_OTHERS]
     target = Path(out) if out else (folder if folder.is_dir() else folder.parent) / "plan.sh"
     text = ""
@@ -80,8 +86,33 @@ def plan_command(
     raise typer.Exit(0 if text else CANNOT_TELL)
 
 
-def _context_of_run(folder: Path) -> dict[str, Any]:
-    """Return what the user told the run; nothing where the folder has no record of it."""
+def _card(folder: Path) -> dict[str, Any]:
+    """Read the scorecard, and say in words what is there instead."""
+    from helpers import scorecard
+
+    file = folder / scorecard.FILE_NAME if folder.is_dir() else folder
+    if not file.is_file():
+        found = f"a folder without {scorecard.FILE_NAME}" if folder.is_dir() else "no such file or folder"
+        raise LogFormatError(f"{folder}: expected a scorecard or the folder of a run, found {found}; give the folder "
+                             "that rooflog run has written")
+    try:
+        return scorecard.read(file)
+    except LogFormatError as error:
+        if isinstance(error.__cause__, ValueError):
+            raise LogFormatError(f"{file}: expected a scorecard, found no JSON; give the folder that rooflog run has "
+                                 "written") from error
+        raise
+
+
+def _named_by_run(card: Mapping[str, Any]) -> str:
+    """Return the experiment that the run itself named; empty where it named none."""
+    named = card.get("next_experiment")
+    words = str(named.get("command") or "").split() if isinstance(named, Mapping) else []
+    return words[-1] if "--experiment" in words[-2:-1] else ""
+
+
+def _facts_of_run(folder: Path) -> dict[str, Any]:
+    """Return what the user told and gave the run; nothing where the folder has no record of it."""
     from helpers.facts import read_context
 
     record = folder / "run.json"
@@ -90,20 +121,12 @@ def _context_of_run(folder: Path) -> dict[str, Any]:
     try:
         parameters = json.loads(record.read_text(encoding="utf-8")).get("parameters") or {}
     except (OSError, ValueError, AttributeError) as error:
-        raise LogFormatError(f"{record}: expected the record of a run, found: {error}; run it again") from error
+        found = "it cannot be read" if isinstance(error, OSError) else "no JSON of that form"
+        raise LogFormatError(f"{record}: expected the record of a run, found {found}; run it again") from error
     context = str(parameters.get("context") or "")
     is_text = context.lstrip().startswith(("{", "["))
-    return read_context(context) if is_text or Path(context).is_file() else {}
-
-
-def _status(card: Mapping[str, Any], folder: Path) -> dict[str, tuple[str, float | None]]:
-    """Return cause -> (status, score) of a scorecard's diagnosis."""
-    status = {}
-    for entry in card.get("diagnosis") or []:
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("cause"), str):
-            raise LogFormatError(f"{folder}: expected diagnosis entries with a cause, found {entry!r}; run it again")
-        status[entry["cause"]] = (str(entry.get("status")), entry.get("score"))
-    return status
+    facts = read_context(context) if is_text or Path(context).is_file() else {}
+    return {**facts, "has_telemetry": bool(parameters.get("telemetry")), "has_profile": bool(parameters.get("profile"))}
 
 
 def _why_none(status: Mapping[str, Any], standing: Mapping[str, float]) -> str:
@@ -115,10 +138,10 @@ def _why_none(status: Mapping[str, Any], standing: Mapping[str, float]) -> str:
     return f"nothing that can be done here tells {' and '.join(sorted(standing))} apart"
 
 
-def _pick(plans: Sequence[Plan], name: str) -> Plan:
-    """Return the best plan, or the named one."""
+def _pick(plans: Sequence[Plan], name: str, named_by_run: str) -> Plan:
+    """Return the plan that the user names, else the one that the run named, else the best."""
     if not name:
-        return plans[0]
+        return next((plan for plan in plans if plan.name == named_by_run), plans[0])
     found = next((plan for plan in plans if plan.name == name), None)
     if found is None:
         raise RooflogError(f"--experiment {name}: expected one of {', '.join(p.name for p in plans)}; others cannot be "

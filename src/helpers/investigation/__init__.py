@@ -1,7 +1,8 @@
 """From everything that is known of a run to ranked causes and the next experiment: what `analysis` asks last.
 
-`side_files` reads what lies beside the log and puts it on its clock; `observe` turns stages and files into observations
-(`diagnose.of_*`); `others` refuses what cannot be of the run; `judgement` ranks the causes (`diagnose.judge`) and chooses an experiment (`plan`).
+`side_files` reads what lies beside the log and puts it on its clock; `others` refuses what cannot be of the run;
+`observe` turns stages and files into observations (`diagnose.of_*`); `judgement` ranks the causes (`diagnose.judge`)
+and chooses an experiment (`plan`).
 """
 
 from helpers.investigation.judgement import Judgement, entries, investigate, measured

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers import deployment, plan
 from helpers.diagnose import judge, of_physics
-from helpers.diagnose.causes import UNKNOWN
-from helpers.diagnose.judge import OF_HARDWARE, Finding
+from helpers.diagnose.judge import Finding
 from helpers.diagnose.observations import Observations
 from helpers.investigation.observe import observe
 from helpers.investigation.others import foreign_baseline, foreign_profile
@@ -69,7 +68,8 @@ def investigate(run: Run, evidence: Evidence, baseline: Run | None = None) -> Ju
         seen = seen.without("step", source=of_physics.SOURCE)
     missing = tuple(_missing(run, evidence))
     findings = judge.judge(seen, missing=missing)
-    return Judgement(seen, findings, _plans(findings, known(run, evidence)), evidence, reconciled, missing)
+    plans = plan.choose_for([vars(item) for item in findings], known(run, evidence))
+    return Judgement(seen, findings, tuple(plans), evidence, reconciled, missing)
 
 
 def _of_this_run(
@@ -84,30 +84,9 @@ def _of_this_run(
         notes.append(f"the baseline is not used: {why}")
         evidence, baseline = replace(evidence, baseline=None), None
     if evidence.clients is not None and reconciled.main is None:
-        why = reconciled.clients[0].placed if reconciled.clients else "a table of rates has no time in which it could lie"
+        why = reconciled.clients[0].placed if reconciled.clients else "a table of rates has no times"
         notes.append(f"the client's results are not used: {why}")
     return replace(evidence, notes=tuple(notes)), baseline
-
-
-NOTHING_SEEN_SCORE = -2.0
-"""Score of a cause about which nothing was seen, for the choice of an experiment: it stands, far behind the others."""
-
-GATHERING = ("sweep", "add_telemetry", "profile_two_levels")
-"""Experiments that collect what is missing: they come first where nothing can be told yet."""
-
-
-def _plans(findings: Sequence[Finding], facts: Mapping[str, Any]) -> tuple[plan.Plan, ...]:
-    """Return the experiments, best first; none where the step is good and nothing else stands."""
-    top = findings[0]
-    standing = [item for item in findings if item.status in ("supported", "compatible") and item.score > 0]
-    if top.cause in OF_HARDWARE and top.status == "supported" and all(item.cause in OF_HARDWARE for item in standing):
-        return ()
-    status = {item.cause: (item.status, item.score if item.evidence_for or item.evidence_against
-                           else NOTHING_SEEN_SCORE) for item in findings}
-    plans = plan.choose(status, facts)
-    if top.cause == UNKNOWN:
-        plans = sorted(plans, key=lambda item: item.name not in GATHERING)
-    return tuple(plans)
 
 
 def _missing(run: Run, evidence: Evidence) -> Iterator[str]:
@@ -142,7 +121,8 @@ def known(run: Run, evidence: Evidence) -> dict[str, Any]:
         "levels": fitted[["running_req", "step_s"]].to_dict("records"),
         "law": run.fits.selected.predict_step_s and _law(run.fits),
         "accept_len": float(accept.iloc[-1]) if len(accept) else None,
-        "has_telemetry": evidence.recording is not None, "has_profile": evidence.profile is not None, **measured(run),
+        "has_telemetry": evidence.recording is not None, "has_profile": evidence.profile is not None,
+        "law_refused": run.fits.selected.refused, **measured(run),
     }
     if run.allowed is not None and run.allowed.components is not None:
         found["components"] = run.allowed.components.to_dict("records")
@@ -154,14 +134,18 @@ def known(run: Run, evidence: Evidence) -> dict[str, Any]:
 
 
 def measured(run: Run) -> dict[str, Any]:
-    """Return what a plan needs and the log has measured: start-up time, loaded weights, memory of a device."""
+    """Return what a plan needs and the log has measured: start-up, weights, memory of a device, prompts."""
     loaded = run.events[run.events["kind"].eq("weights_loaded") & run.events["size_bytes"].gt(0)]["size_bytes"]
     ranks = (run.facts.get("tp") or 1) * (run.facts.get("pp") or 1)
     board = None if run.allowed is None else run.allowed.deployment.hardware
     args = run.facts.get("args") or {}
-    found = {"startup_s": _startup_s(run), "weight_bytes": float(loaded.max()) * ranks if len(loaded) else None,
-             "mem_bytes": None if board is None else board.mem_bytes,
-             "model_served": args.get("model_path") or args.get("model")}
+    of_lives = run.samples[run.samples["server_life"].isin(run.lives)]
+    found = {
+        **plan.prompts_of(of_lives, chunk_tok=run.facts.get("chunked_prefill_size")), "startup_s": _startup_s(run),
+        "weight_bytes": float(loaded.max()) * ranks if len(loaded) else None,
+        "mem_bytes": None if board is None else board.mem_bytes,
+        "model_served": args.get("model_path") or args.get("model") or args.get("model_tag"),
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pandas as pd
 
 from helpers.diagnose.reconcile import ProfileMatch
 from helpers.display import show
-from helpers.evidence.profiles import Profile
+from helpers.evidence.profiles import Profile, vendor_of
 from helpers.facts import Facts
 from helpers.investigation.run import Run
 from helpers.physics.model.spec import HasExperts
@@ -21,12 +20,6 @@ OTHER_STEP = 1.5
 
 EXPERT_FRAC = 0.05
 """Share of a profile's time in expert kernels that a dense model cannot have: single names may be misread."""
-
-VENDOR_KERNELS = {
-    "AMD": re.compile(r"Cijk_|ck_tile|_ZN2ck|\bck::|\baiter|rocblas|hipblas|rocprim"),
-    "NVIDIA": re.compile(r"\bsm\d\d\d?_|nvjet|cutlass|cublas|flashinfer"),
-}
-"""Names that only one vendor's libraries print."""
 
 VENDOR_FRAC = 0.1
 """Share of a profile's time under the other vendor's names from which it is of other hardware."""
@@ -59,9 +52,9 @@ def foreign_profile(profile: Profile, match: ProfileMatch | None, run: Run) -> s
         return None
     total_s = float(profile.kernels["total_s"].sum())
     own = str(run.allowed.deployment.hardware.vendor)
-    for vendor, names in VENDOR_KERNELS.items():
-        share = float(profile.kernels.loc[profile.kernels["name"].str.contains(names), "total_s"].sum()) / total_s
-        if own in VENDOR_KERNELS and vendor != own and share >= VENDOR_FRAC:
+    by_vendor = profile.kernels.groupby(profile.kernels["name"].map(vendor_of))["total_s"].sum() / total_s
+    for vendor, share in by_vendor.items():
+        if vendor and own and vendor != own and share >= VENDOR_FRAC:
             return f"{share:.0%} of its time lies in kernels of {vendor}, and the hardware is of {own}"
     model = run.allowed.deployment.model
     experts = float(profile.kernels.loc[profile.kernels["role"].eq("moe"), "total_s"].sum()) / total_s
@@ -111,7 +104,7 @@ def believable(facts: Facts, samples: pd.DataFrame) -> Facts:
         beyond = records[records > MORE_THAN_ROUNDING * float(limit)]
         if len(beyond) >= MANY_RECORDS:
             del values[name]
-            unused[name] = (f"{limit} contradicts the log, not used: {len(beyond)} records show {words} above it, up to "
-                            f"{show(float(beyond.max()), unit)}")
+            unused[name] = (f"{limit} contradicts the log, not used: {len(beyond)} records show {words} above it, "
+                            f"up to {show(float(beyond.max()), unit)}")
     source: Mapping[str, str] = {key: said for key, said in facts.source.items() if key in values}
     return replace(facts, values=values, source=source, unused=unused)

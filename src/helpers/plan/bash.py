@@ -55,7 +55,7 @@ finish() {
   local code=$?
   trap '' INT TERM HUP  # a second Ctrl-C must not leave the server behind
   stop_all
-  if ((DONE == 0)); then
+  if ((DONE == 0)) && [[ -d "$OUT" ]]; then
     say "stopped before the end (exit $code); kept in $OUT:"
     ls -1 "$OUT" >&2 || true
   fi
@@ -68,10 +68,13 @@ trap 'exit 129' HUP
 
 answers() { curl --silent --fail --max-time 5 --output /dev/null "http://127.0.0.1:$PORT/health"; }
 
-start_server() {
-  local until=$((SECONDS + READY_TIMEOUT_S))
+need_model_and_port() {
   [[ -n "$MODEL" ]] || die "the model is not known: MODEL=name $0"
   if answers; then die "something answers on port $PORT already; stop it, or choose another port: PORT=... $0"; fi
+}
+
+start_server() {
+  local until=$((SECONDS + READY_TIMEOUT_S))
   printf '%q ' "${SERVER[@]}" > "$OUT/server_command.txt"
   say "starting the server, log in $OUT/server.log"
   setsid "${SERVER[@]}" > "$OUT/server.log" 2>&1 &

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,8 @@ KEPT_ARGS: dict[str, tuple[str, ...]] = {
         "context_length", "mem_fraction_static", "max_running_requests", "max_total_tokens", "chunked_prefill_size",
         "max_prefill_tokens", "schedule_policy", "page_size", "tp_size", "dp_size", "pp_size", "ep_size",
         "enable_dp_attention", "attention_backend", "sampling_backend", "moe_runner_backend", "moe_a2a_backend",
-        "disable_cuda_graph", "cuda_graph_max_bs", "disable_overlap_schedule", "disable_radix_cache",
+        "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_max_bs_decode",
+        "disable_overlap_schedule", "disable_radix_cache",
         "disable_custom_all_reduce", "enable_mixed_chunk", "enable_torch_compile", "decode_log_interval",
         "load_balance_method", "enable_eplb", "speculative_algorithm", "speculative_draft_model_path",
         "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens", "served_model_name",
@@ -152,6 +153,42 @@ def kept_args(engine: str, args: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, bool | int | float | str) or (name == "speculative_config" and _object(value)):
             kept[name] = value
     return kept
+
+
+GRAPH_SETTINGS = ("graph_req_max", "graphs_off")
+"""Settings that choose what is captured."""
+
+DRAFT_SETTINGS = ("draft_tok", "draft_steps", "speculation")
+"""Settings that change how many tokens a request brings to a step: vLLM captures sizes in tokens."""
+
+
+def graph_words(engine: str, args: Mapping[str, Any], sizes: Sequence[int], changed: Collection[str]) -> list[str]:
+    """Return the flag that captures the sizes of the log, so that nothing but the experiment differs.
+
+    Parameters
+    ----------
+    engine : str
+    args : mapping
+        Arguments of the server of the log.
+    sizes : sequence of int
+        What it captured, as its flag takes it (SGLang [req], vLLM [tok]).
+    changed : collection of str
+        Settings that the experiment changes.
+
+    Returns
+    -------
+    list of str
+        Empty where sizes are not known, graphs are off, or the experiment changes what is captured.
+    """
+    is_off = args.get("disable_cuda_graph") or args.get("enforce_eager")
+    touched = {*GRAPH_SETTINGS, *(DRAFT_SETTINGS if engine == "vllm" else ())}
+    if not sizes or is_off or touched & set(changed):
+        return []
+    if engine == "vllm":
+        return ["--compilation-config", json.dumps({"cudagraph_capture_sizes": list(sizes)}, separators=(",", ":"))]
+    # newer versions tell the sizes of decode from those of prefill
+    flag = "--cuda-graph-bs-decode" if "cuda_graph_max_bs_decode" in args else "--cuda-graph-bs"
+    return [flag, *map(str, sizes)]
 
 
 def server_words(engine: str, args: Mapping[str, Any]) -> list[list[str]]:

@@ -11,9 +11,10 @@ from typing import Any
 from helpers.display import show
 from helpers.errors import RooflogError, printable
 from helpers.plan import bash
-from helpers.plan.changes import ENGINES, server_words
+from helpers.plan.changes import ENGINES, graph_words, server_words
 from helpers.plan.choose import Plan
 from helpers.plan.known import Known
+from helpers.plan.sizes import graphs_on
 
 PORTS = {"sglang": 30000, "vllm": 8000}
 """Default port of each engine's server (docs.sglang.io, docs.vllm.ai)."""
@@ -148,7 +149,7 @@ def _settings(plan: Plan, known: Known, engine: str, args: Mapping[str, Any]) ->
     if _device(plan):
         lines.append('if ((EUID == 0)); then SUDO="${SUDO-}"; else SUDO="${SUDO-sudo -n}"; fi  # how to become root')
     # a profile goes into an absolute folder: workers may run elsewhere
-    return "\n".join([*lines, 'mkdir -p "$OUT"', 'OUT="$(cd "$OUT" && pwd)"'])
+    return "\n".join([*lines, '[[ "$OUT" == /* ]] || OUT="$PWD/$OUT"'])
 
 
 def _server(plan: Plan, known: Known, engine: str, args: Mapping[str, Any]) -> str:
@@ -160,6 +161,8 @@ def _server(plan: Plan, known: Known, engine: str, args: Mapping[str, Any]) -> s
     tp_flag = "--tp-size" if engine == "sglang" else "--tensor-parallel-size"
     if tp_flag not in present and tp_flag not in removed and known.whole("tp", 1) > 1:
         base.append([tp_flag, str(known.whole("tp"))])
+    if captured := graph_words(engine, args, known.sizes() if graphs_on(known) else [], plan.changes.settings):
+        base.append(captured)
     lines = ["SERVER=(", f"  {start}", '  --host 127.0.0.1 --port "$PORT"',
              *("  " + " ".join(map(_quoted, words)) for words in base)]
     if added or removed:
@@ -199,7 +202,7 @@ def _body(plan: Plan, known: Known, engine: str) -> str:
         lines.append("need nvidia-smi")
     if _device(plan):
         lines.append("need_root")
-    lines += ["start_server", "start_telemetry"]
+    lines += ["need_model_and_port", 'mkdir -p "$OUT"', "start_server", "start_telemetry"]
     phase = 1
     for number, load in enumerate(plan.loads, start=1):
         if load.phase != phase:
