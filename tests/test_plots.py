@@ -347,7 +347,8 @@ def test_every_builder_is_pure_and_titled(intervals, line, line_fits):
     before = [table.copy(deep=True) for table in (intervals, line)]
     texts = {"title": "a <b>bold</b> & long finding", "subtitle": "model <script> & co"}
     figures, again = (all_figures(intervals, line, line_fits, **texts) for _ in range(2))
-    in_other_files = {"component_bars", "lever_bars", "roofline_intensity"}  # test_plots_physics.py
+    in_other_files = {"component_bars", "lever_bars", "roofline_intensity",  # test_plots_physics.py
+                      "causes_bars", "client_time_bar", "role_bars", "telemetry_over_phases"}  # test_plots_evidence.py
     assert set(FIGURES) | in_other_files | {"Figure", "law_finding", "ratio_finding", "use_template"} == (
         set(plots.__all__))
     for name, figure in figures.items():

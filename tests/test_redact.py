@@ -202,6 +202,8 @@ def same_but_for_names(card: dict) -> dict:
     for name in ("log_sha256", "model", "command", "notes", "facts"):
         plain["run"].pop(name)
     plain["ingest"].pop("per_file", None)
+    for item in plain["diagnosis"]:
+        item.pop("evidence_for")  # what is not known names the model
     return plain
 
 

@@ -200,14 +200,19 @@ def test_every_error_of_an_input_is_known_by_its_name_also_where_its_module_is_n
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_run_that_a_signal_ends_leaves_nothing(notebook, log, tmp_path, number, code):
     out = tmp_path / "new" / "out"
-    script = f"from helpers.run import run; run({str(log)!r}, {str(notebook)!r}, {{'mode': 'slow'}}, {str(out)!r})"
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 60
-    while not list(out.glob(".*/scorecard.json")):
-        assert process.poll() is None and time.monotonic() < deadline_s
-        time.sleep(0.05)
-    process.send_signal(number)
-    said = process.communicate(timeout=30)[1]
+    # The tests may run under nohup, which the run would respect.
+    script = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); from helpers.run import run; " \
+             f"run({str(log)!r}, {str(notebook)!r}, {{'mode': 'slow'}}, {str(out)!r})"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline_s = time.monotonic() + 60
+            while not list(out.glob(".*/scorecard.json")):
+                assert process.poll() is None and time.monotonic() < deadline_s
+                time.sleep(0.05)
+            process.send_signal(number)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
     assert process.returncode == code
     assert f"ended by {number.name}: nothing was kept" in said and "Traceback" not in said
     assert not (tmp_path / "new").exists()

@@ -410,13 +410,13 @@ def test_report_runs_nothing_that_an_output_holds(output):
 
 @pytest.mark.notebook
 @pytest.mark.slow
-@pytest.mark.parametrize(("notebook", "is_shown"), [("00", False), ("01", True)])
-def test_run_on_a_log_full_of_scripts(hostile_log, tmp_path, notebook, is_shown):
+@pytest.mark.parametrize("notebook", ["00", "01"])
+def test_run_on_a_log_full_of_scripts(hostile_log, tmp_path, notebook):
     result = runner.run(hostile_log, notebook, out=tmp_path / "out")
     assert result.exit_code in (0, 1, 2), result.message
     page = (result.folder / "report.html").read_text(encoding="utf-8")
     assert active_markup(page) == []
-    assert (html.escape(SCRIPT) in page) == is_shown  # as text
+    assert html.escape(SCRIPT) in page  # as text
     executed = nbformat.read(next(result.folder.glob("*.ipynb")), as_version=4)
     for output in (output for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs):
         for mime in ("text/html", "text/markdown"):
