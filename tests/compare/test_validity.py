@@ -1,0 +1,71 @@
+import math
+
+import pytest
+
+from helpers.compare import judge_validity
+from helpers.compare.validity import flatten
+
+FACTS = {"engine": "sglang", "engine_version": "0.5.9", "model": "m", "hardware": "H200", "tp": 4, "dp": 1,
+         "kv_cache_dtype": "auto", "captured_batch_sizes": [1, 2, 4], "prompt_tokens": 1000.0,
+         "args": {"tp_size": 4, "kv_cache_dtype": "auto", "port": 30000}}
+
+
+def judged(**change):
+    return judge_validity(FACTS, {**FACTS, **change})
+
+
+def test_the_same_facts_are_the_same_configuration():
+    found = judged()
+    assert found.verdict == "same_configuration" and found.differences.empty and found.variable is None
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "kind"),
+    [
+        ({"kv_cache_dtype": "fp8_e5m2", "args": {**FACTS["args"], "kv_cache_dtype": "fp8_e5m2"}}, "kv_cache_dtype",
+         "configuration"),
+        ({"engine_version": "0.5.10"}, "engine_version", "version"),
+        ({"prompt_tokens": 1500.0}, "prompt_tokens", "load"),
+        ({"captured_batch_sizes": [1, 2]}, "captured_batch_sizes", "configuration"),
+    ],
+)  # fmt: skip
+def test_one_difference_is_named_and_its_argument_is_not_counted_again(change, key, kind):
+    found = judged(**change)
+    assert (found.verdict, found.variable) == ("single_variable", key)
+    assert found.differences[["key", "kind", "status"]].to_numpy().tolist() == [[key, kind, "differs"]]
+    assert key in found.sentence
+
+
+def test_two_differences_are_no_single_variable_comparison():
+    found = judged(engine_version="0.5.10", kv_cache_dtype="fp8_e5m2")
+    assert found.verdict == "several_differ" and found.variable is None and "2 differ" in found.sentence
+
+
+@pytest.mark.parametrize("change", [{"model": "other"}, {"hardware": "B200"}, {"tp": 8}])
+def test_another_server_is_not_comparable(change):
+    found = judged(**change)
+    assert found.verdict == "not_comparable" and next(iter(change)) in found.sentence
+
+
+def test_an_argument_alone_that_states_another_degree_is_not_comparable():
+    assert judge_validity({"args": {"tp-size": 4}}, {"args": {"tp-size": 8}}).verdict == "not_comparable"
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, "", []])
+def test_missing_on_one_side_is_neither_equal_nor_different(missing):
+    found = judged(kv_cache_dtype=missing, args={"tp_size": 4, "kv_cache_dtype": "auto"})
+    assert found.verdict == "same_configuration"
+    assert found.differences[["key", "status"]].to_numpy().tolist() == [["kv_cache_dtype", "not known"]]
+    assert "not known to be equal: kv_cache_dtype" in found.sentence
+    many = judge_validity({"tp": 1}, {"tp": 1, "args": {"a": 1, "b": 2, "_c": 3}})
+    assert "2 server arguments" in many.sentence and len(many.differences) == 2
+    assert "Stated on neither side: model, hardware" in judge_validity({}, {}).sentence
+
+
+def test_spelling_order_addresses_and_sampled_lengths_make_no_difference():
+    assert judge_validity({"dtype": "bfloat16"}, {"dtype": "torch.bfloat16"}).differences.empty
+    other = {"hardware": "h200", "captured_batch_sizes": [4, 2, 1], "prompt_tokens": 1050.0,
+             "args": {**FACTS["args"], "port": 1}}
+    assert judged(**other).verdict == "same_configuration"
+    assert judged(prompt_tokens=1101.0).verdict == "single_variable"  # 10 % is the tolerance
+    assert flatten({"args": {"a-b": {"c": 1}}}) == {"args.a_b.c": 1}
