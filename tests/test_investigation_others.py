@@ -57,10 +57,12 @@ def match(ratio, verdict="differs by"):
     ({"sm90_gemm": 1.0}, match(0.5), "of another load"),
     ({"sm90_gemm": 1.0}, match(1.2), None),  # what a profiler adds
     ({"sm90_gemm": 1.0}, match(3.0, "cannot tell: why"), None),
+    ({"sm90_gemm": 1.0}, match(3.0, "represents"), None),  # an interval that reaches 1
     ({"Cijk_Alik_Bljk": 0.2, "other": 0.8}, None, "20% of its time lies in kernels of AMD"),
     ({"Cijk_Alik_Bljk": 0.05, "other": 0.95}, None, None),
     ({"moe_align": 0.1, "sm90_gemm": 0.9}, None, "10% of its time lies in kernels of experts"),
     ({"moe_align": 0.01, "sm90_gemm": 0.99}, None, None),
+    ({"moe_align": 0.0}, None, None),  # launches without times tell no share
 ])
 def test_a_profile_of_something_else(alone, times_s, held, says):
     why = foreign_profile(profile(**times_s), held, run_with(alone))

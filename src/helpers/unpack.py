@@ -25,9 +25,21 @@ RATIO_MATTERS_BYTES = 256 * 2**20
 LIMIT_VARIABLE = "ROOFLOG_MAX_UNPACKED_BYTES"
 """Environment variable that sets how much one archive may unpack to, whatever its ratio."""
 
+_MAGIC = {
+    b"\x89PNG": "a PNG image", b"PAR1": "a Parquet file", b"PK\x03\x04": "a zip archive", b"\x7fELF": "a program",
+    b"%PDF": "a PDF", b"SQLite format 3": "an SQLite database", b"\x93NUMPY": "a NumPy array",
+    b"BZh": "a bzip2 file", b"\xfd7zXZ": "an xz file", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
+    b"ARROW1": "an Arrow file",
+}
+
 _COMPRESSED_PIECE_BYTES = 128 * 1024
 _ZSTD_FEED_BYTES = 512
 """Fed to the zstd decoder at once: four bytes can stand for 128 KiB, and memory must stay bounded."""
+
+
+def binary_name(start: bytes) -> str:
+    """Name the binary format that a file begins as; empty where it is none of those seen in place of a text."""
+    return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), "")
 
 
 class Stored(Protocol):

@@ -10,7 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from helpers.schema import LogFormatError
-from helpers.unpack import gunzip, unzstd
+from helpers.unpack import binary_name, gunzip, unzstd
 
 CLASSES = ("row", "header", "other", "malformed")
 """Every line is exactly one of these; a malformed line should be a row and cannot be read as one."""
@@ -23,11 +23,6 @@ PIECE_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 """A longer line is no row of a table; reading it whole would not be bounded."""
 
-_MAGIC = {
-    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"%PDF": "a PDF",
-    b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLite format 3": "an SQLite database",
-    b"\x7fELF": "a program", b"BZh": "a bzip2 file", b"\xfd7zXZ": "an xz file",
-}
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
 _MAX_CONTROL_FRAC = 0.05
 """Share of control characters in the first 4 KiB above which a file is no text."""
@@ -177,7 +172,7 @@ def binary_kind(path: str | Path) -> str:
         if len(start) >= _START_BYTES:
             break
     start = start[:_START_BYTES]
-    named = next((what for magic, what in _MAGIC.items() if start.startswith(magic)), "")
+    named = binary_name(start)
     if named or start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return named
     if start and not (start := start.rstrip(b"\0")):  # a crash leaves zeros behind the last line

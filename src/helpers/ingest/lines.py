@@ -33,12 +33,6 @@ MAX_LINE_BYTES = 16 * 2**20
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
 
-_BINARY_MAGIC = {
-    b"\x89PNG": "a PNG image", b"PAR1": "a Parquet file", b"PK\x03\x04": "a zip archive", b"\x7fELF": "a program",
-    b"%PDF": "a PDF", b"SQLite format 3": "an SQLite database", b"\x93NUMPY": "a NumPy array",
-    b"BZh": "a bzip2 file", b"\xfd7zXZ": "an xz file", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
-    b"ARROW1": "an Arrow file",
-}
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
 _MAX_ODD_SHARE = 0.1
 """Share of control characters and undecodable bytes above which a file is taken for binary."""
@@ -176,9 +170,8 @@ def split_lines(chunk: Chunk) -> pl.DataFrame:
 
 def refuse_binary(sample: bytes, path: str) -> None:
     """Raise LogFormatError if the first bytes are not those of text."""
-    for magic, name in _BINARY_MAGIC.items():
-        if sample.startswith(magic):
-            raise LogFormatError(f"{path}: expected a text log (plain, .gz or .zst), found {name}")
+    if name := unpack.binary_name(sample):
+        raise LogFormatError(f"{path}: expected a text log (plain, .gz or .zst), found {name}")
     text = sample[:65536].replace(b"\0", b"")
     n_control = len(text) - len(text.translate(None, _CONTROL))
     n_invalid = text.decode(errors="replace").count("\ufffd")

@@ -48,9 +48,9 @@ def foreign_profile(profile: Profile, match: ProfileMatch | None, run: Run) -> s
     if match is not None and match.represents is False and not 1 / OTHER_STEP < match.ratio < OTHER_STEP:
         return (f"its step is {show(match.ratio, '', match.ratio_lo, match.ratio_hi)} times the log's at "
                 f"N={match.level_req:g}: it is of another load")
-    if run.allowed is None:
-        return None
     total_s = float(profile.kernels["total_s"].sum())
+    if run.allowed is None or not total_s > 0:
+        return None
     own = str(run.allowed.deployment.hardware.vendor)
     by_vendor = profile.kernels.groupby(profile.kernels["name"].map(vendor_of))["total_s"].sum() / total_s
     for vendor, share in by_vendor.items():
