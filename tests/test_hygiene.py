@@ -25,7 +25,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LAYERS = (
     {"errors"},
     {"schema"},
-    {"paths", "display", "progress", "unpack"},
+    {"paths", "display", "progress", "unpack", "remote"},
     {"facts", "parameters", "ingest", "segment", "levels", "laws", "physics", "evidence", "synth"},
     {"diagnose", "plan", "compare", "deployment"},
     {"limiting"},
@@ -33,6 +33,7 @@ LAYERS = (
     {"investigation"},
     {"plots", "readings", "scorecard"},
     {"analysis", "explore", "report", "without_log", "redact"},
+    {"regression"},
     {"run", "batch", "watch"},
     {"cli"},
 )
@@ -52,6 +53,9 @@ RESERVED = {
     "nbconvert": {"run", "report"},
     "nbclient": {"run", "report"},
     "dask": {"batch"},
+    "distributed": {"batch"},
+    "ruptures": {"compare"},
+    "fsspec": {"remote"},
 }
 
 MAX_MODULE_LINES = 400
