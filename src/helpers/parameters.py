@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers import remote
 from helpers.schema import RooflogError
 
 TYPES = ("str", "int", "float", "bool", "list[str]", "list[int]", "list[float]", "list[bool]")
@@ -212,5 +213,14 @@ def _scalar(kind: str, value: Any) -> Any:
 
 
 def absolute(path: str) -> str:
-    """Take a relative path from the caller's folder; nothing, standard input and URLs stay as they are."""
-    return path if path in ("", "-") or "://" in path else str(Path(path).expanduser().absolute())
+    """Take a relative path from the caller's folder; nothing, standard input and URLs stay as they are.
+
+    Raises
+    ------
+    RemoteError
+        A URL with credentials in it: a run writes its parameters down.
+    """
+    if remote.is_url(path):
+        remote.refuse_credentials(path)
+        return path
+    return path if path in ("", "-") else str(Path(path).expanduser().absolute())
