@@ -128,7 +128,7 @@ def test_a_good_run_leaves_a_whole_folder(notebook, log, tmp_path, monkeypatch, 
     assert (result.exit_code, result.status, result.message) == (0, "good", "")
     assert everything(tmp_path / "out") == sorted(
         [result.folder.name, *(f"{result.folder.name}/{name}" for name in
-                               ("90_does_it_run.ipynb", "report.html", "run.json", "scorecard.json"))])
+                               ("90_does_it_run.ipynb", "report.html", "run.json", "scorecard.json", "summary.md"))])
     assert result.folder.name.endswith("Z-90")
     executed = nbformat.read(result.folder / notebook.name, as_version=4)
     printed = "".join(o.text for c in executed.cells if c.cell_type == "code" for o in c.outputs)

@@ -19,6 +19,7 @@ from helpers import __version__, paths, scorecard
 from helpers.facts import read_context
 from helpers.ingest.sources import find_inputs
 from helpers.parameters import NotebookParameter, ParameterError, absolute, check_parameters, read_parameters
+from helpers.report import CARD_FILES
 from helpers.run.folder import make_workspace, publish
 from helpers.run.kernel import Say, input_error_names, load, run_cells
 from helpers.run.signals import ended_as_interrupted
@@ -26,6 +27,10 @@ from helpers.schema import METHOD_VERSION, SCHEMA_VERSION, LogFormatError, Roofl
 
 RESERVED = {"log_path": "LOG", "more_log_paths": "LOG", "context": "--context", "out_dir": "--out"}
 VERSIONS_OF = ("numpy", "pandas", "polars", "scipy", "plotly", "papermill", "ipykernel")
+RECORD_KEYS = (
+    "schema_version", "status", "exit_code", "message", "notebook", "command", "parameters", "log_sha256", "versions",
+    "started_utc", "wall_s",
+)
 STATUS = {0: "good", 1: "check_failed", 2: "cannot_tell", 3: "failed"}
 
 
@@ -63,6 +68,9 @@ def run(
     *,
     command: str = "",
     progress: Say | None = None,
+    name: str = "",
+    record: Mapping[str, Any] | None = None,
+    warm: bool = False,
 ) -> RunResult:
     """Execute a notebook on logs into a new run folder.
 
@@ -82,6 +90,12 @@ def run(
         Command line to record.
     progress : callable, optional
         Called with a line of text at every cell.
+    name : str
+        Exact name of the run folder; ``<utc>-<nn>`` by default, with ``-2`` and so on where that is taken.
+    record : mapping, optional
+        Further keys of run.json, beside its own.
+    warm : bool
+        Execute in a kernel that has its imports loaded already: for many runs of one process. Results are the same.
 
     Returns
     -------
@@ -91,7 +105,9 @@ def run(
     Raises
     ------
     RooflogError
-        Input that cannot be used, found before or while the notebook ran: nothing is written.
+        Input that cannot be used, found before or while the notebook ran, or a folder of that name: nothing is written.
+    ValueError
+        A name that is no single folder, or a key of `record` that run.json has already.
     SystemExit
         SIGTERM (143) or SIGHUP (129) ended the run: nothing is written.
     """
@@ -105,9 +121,33 @@ def run(
     if facts:
         values |= _if_declared(declared, path.stem, "context", json.dumps(facts, default=scorecard.to_plain))
     destination = Path("runs" if out is None else out).expanduser().absolute()
+    _check_request(destination, name, record or {})
     with ended_as_interrupted(), make_workspace(destination) as workspace:
         values |= _if_declared(declared, path.stem, "out_dir", str(workspace))
-        return _execute(path, source, values, workspace, destination, command, progress or (lambda text: None))
+        request = _Request(destination, command, progress or (lambda text: None), name, record or {}, warm)
+        return _execute(path, source, values, workspace, request)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What was asked for beside the notebook and its parameters."""
+
+    destination: Path
+    command: str
+    progress: Say
+    name: str
+    record: Mapping[str, Any]
+    warm: bool
+
+
+def _check_request(destination: Path, name: str, record: Mapping[str, Any]) -> None:
+    if name and (Path(name).name != name or name.startswith(".")):
+        raise ValueError(f"name {name!r}: expected the plain name of a folder")
+    if name and (destination / name).exists():
+        raise RooflogError(f"{destination / name}: expected a free name for the run folder, found it taken")
+    taken = sorted(set(record) & set(RECORD_KEYS))
+    if taken:
+        raise ValueError(f"record: run.json has keys of its own named {', '.join(taken)}")
 
 
 def _with_absolute_files(facts: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +201,7 @@ def _log_values(logs: list[str], declared: Mapping[str, Any], stem: str) -> dict
         raise LogFormatError("-: a notebook cannot read standard input; save it to a file, or use rooflog fit -")
     if not logs:
         return {}
-    find_inputs([str(Path(log).expanduser()) for log in logs])
+    find_inputs([absolute(log) for log in logs], takes_urls=True)
     values = _if_declared(declared, stem, "log_path", absolute(logs[0]))
     if len(logs) > 1:
         values |= _if_declared(declared, stem, "more_log_paths", [absolute(log) for log in logs[1:]])
@@ -173,17 +213,16 @@ def _execute(
     source: NotebookNode,
     values: dict[str, Any],
     workspace: Path,
-    destination: Path,
-    command: str,
-    progress: Say,
+    request: _Request,
 ) -> RunResult:
     """Run the notebook in the hidden folder, complete the folder there, and move it into place in one step."""
     started = datetime.now(UTC)
     clock_s = time.monotonic()
-    error = run_cells(path, source, values, workspace / path.name, progress)
+    error = run_cells(path, source, values, workspace / path.name, request.progress, warm=request.warm)
     if error is not None and error[0] in input_error_names():
         raise RooflogError(error[1])
-    card_file = workspace / scorecard.FILE_NAME
+    card_file = next((workspace / file for file in CARD_FILES if (workspace / file).is_file()),
+                     workspace / scorecard.FILE_NAME)
     checks_failed = error is not None and error[0] == scorecard.CheckFailed.__name__
     message = "" if error is None else error[1] if checks_failed else f"{path.stem}: {error[0]}: {error[1]}"
     if error is None and not card_file.is_file():
@@ -195,16 +234,16 @@ def _execute(
     else:
         if card_file.is_file():
             card = scorecard.read(card_file)
-            card["run"]["command"] = command or card["run"]["command"]
+            card["run"]["command"] = request.command or card["run"]["command"]
             scorecard.write(card, card_file)
-        code = 1 if checks_failed or card is None else scorecard.exit_code(card)
-    record = {
+        code = 1 if checks_failed or card is None else _exit_code(card)
+    record = dict(request.record) | {
         "schema_version": SCHEMA_VERSION,
         "status": STATUS[code],
         "exit_code": code,
         "message": message,
         "notebook": path.stem,
-        "command": command,
+        "command": request.command,
         "parameters": values | ({"out_dir": ""} if "out_dir" in values else {}),
         "log_sha256": card["run"]["log_sha256"] if card else _hash_logs(values),
         "versions": {"rooflog": __version__, "method": METHOD_VERSION, "python": platform.python_version()}
@@ -213,8 +252,14 @@ def _execute(
         "wall_s": time.monotonic() - clock_s,
     }
     (workspace / "run.json").write_text(json.dumps(scorecard.to_plain(record), indent=1) + "\n", encoding="utf-8")
-    folder = publish(workspace, destination, f"{started:%Y%m%dT%H%M%SZ}-{path.stem.split('_')[0]}", path.name)
+    stamp = f"{started:%Y%m%dT%H%M%SZ}-{path.stem.split('_')[0]}"
+    folder = publish(workspace, request.destination, request.name or stamp, path.name, exact=bool(request.name))
     return RunResult(folder, code, STATUS[code], card, message)
+
+
+def _exit_code(card: Mapping[str, Any]) -> int:
+    """Return that of a scorecard, or the one that a comparison states."""
+    return int(card["exit_code"]) if card.get("kind") == "comparison" else scorecard.exit_code(card)
 
 
 def _hash_logs(values: Mapping[str, Any]) -> list[str]:

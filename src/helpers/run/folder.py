@@ -22,7 +22,7 @@ PARTIAL_PREFIX = ".partial-"
 def make_workspace(destination: Path) -> Iterator[Path]:
     """Yield a hidden folder beside the run folder to come; whatever is left in it at the end disappears."""
     created = [folder for folder in (destination, *destination.parents) if not folder.exists()]
-    workspace = destination / f"{PARTIAL_PREFIX}{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    workspace = destination / f"{PARTIAL_PREFIX}{machine_name()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
     try:
         destination.mkdir(parents=True, exist_ok=True)
         workspace.mkdir()
@@ -41,15 +41,15 @@ def make_workspace(destination: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def remove_stale(destination: Path) -> None:
+def remove_stale(destination: Path, prefix: str = PARTIAL_PREFIX) -> None:
     """Remove the hidden folders of killed runs: only those made on this machine by a process that is gone."""
-    for folder in destination.glob(f"{PARTIAL_PREFIX}{_machine()}-*-*"):
+    for folder in destination.glob(f"{prefix}{machine_name()}-*-*"):
         pid = folder.name.split("-")[-2]
         if pid.isdecimal() and folder.is_dir() and not _is_alive(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """Name this machine in a few letters: a process number means nothing on another one that shares the folder."""
     return sha256(platform.node().encode()).hexdigest()[:8]
 
@@ -67,11 +67,28 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def publish(workspace: Path, destination: Path, name: str, notebook_name: str) -> Path:
-    """Name the folder inside its own files, write the report, and rename it into place."""
+def publish(workspace: Path, destination: Path, name: str, notebook_name: str, *, exact: bool = False) -> Path:
+    """Name the folder inside its own files, write the report, and rename it into place.
+
+    Parameters
+    ----------
+    workspace, destination : Path
+        The hidden folder, and the folder that gets it.
+    name : str
+        Of the run folder.
+    notebook_name : str
+        File name of the executed notebook.
+    exact : bool
+        Take that name or none; else ``-2`` and so on follow a name that is taken.
+
+    Raises
+    ------
+    RooflogError
+        The name, or a thousand of them, is taken.
+    """
     executed = workspace / notebook_name
     text = executed.read_text(encoding="utf-8")
-    for attempt in range(1, 1000):
+    for attempt in range(1, 2 if exact else 1000):
         folder = destination / (name if attempt == 1 else f"{name}-{attempt}")
         if folder.exists():
             continue
@@ -85,6 +102,8 @@ def publish(workspace: Path, destination: Path, name: str, notebook_name: str) -
                 continue
             raise
         return folder
+    if exact:
+        raise RooflogError(f"{destination / name}: expected a free name for the run folder, found it taken")
     raise RooflogError(f"{destination}: expected a free name {name}-k, found a thousand taken; choose another --out")
 
 

@@ -12,13 +12,15 @@ import papermill
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from helpers.run import engines
+from helpers.run.warm import is_available
 from helpers.schema import LogFormatError, RooflogError
 
 KERNEL = "python3"
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": KERNEL}
 
 QUIET_KERNEL = ["--IPKernelApp.log_level=50"]
-"""Kernels warn on standard error of TCP without encryption, and call the interrupt that ends them an error."""
+"""Kernels call the interrupt that ends them an error, on standard error."""
 
 CELL_TIMEOUT_S = 1800
 """A cell that says nothing for so long has lost its kernel's answer: a run must end, whatever happens [s]."""
@@ -35,18 +37,35 @@ def load(path: Path) -> NotebookNode:
 
 
 def run_cells(
-    path: Path, source: NotebookNode, values: Mapping[str, Any], output: Path, progress: Say
+    path: Path, source: NotebookNode, values: Mapping[str, Any], output: Path, progress: Say, *, warm: bool = False
 ) -> tuple[str, str] | None:
-    """Execute with papermill; return (exception name, message) if a cell raised."""
+    """Execute with papermill; return (exception name, message) if a cell raised.
+
+    Parameters
+    ----------
+    path, output : Path
+        Notebook to read; file for the executed one, also when a cell raised or the kernel died.
+    source : NotebookNode
+        The notebook again, read already.
+    values : mapping
+        Of its parameters.
+    progress : callable
+        Called with a line of text at every cell.
+    warm : bool
+        In a kernel that has its imports loaded already, where the system can fork one.
+    """
     logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what was checked here already
 
     def cell_starts(cell: NotebookNode, cell_index: int) -> None:
         progress(f"cell {cell_index + 1} of {len(source.cells) + 1}")
 
+    if warm and not is_available():
+        progress("warm kernels need fork, which this system lacks: a plain one")
     try:
         papermill.execute_notebook(
             _literal(path), _literal(output), parameters=dict(values), kernel_name=KERNEL, cwd=path.parent,
-            progress_bar=False, request_save_on_cell_execute=True, extra_arguments=QUIET_KERNEL,
+            engine_name=engines.WARM if warm and is_available() else engines.PLAIN, evidence_path=str(output),
+            progress_bar=False, request_save_on_cell_execute=False, extra_arguments=QUIET_KERNEL,
             on_cell_start=cell_starts, execution_timeout=CELL_TIMEOUT_S,
         )
     except papermill.PapermillExecutionError as error:
