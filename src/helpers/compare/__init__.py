@@ -3,7 +3,8 @@
 from helpers.compare.effects import THRESHOLD_FRAC, Effects, compare_levels, describe_phases
 from helpers.compare.needed import POWER
 from helpers.compare.overall import Overall, overall
-from helpers.compare.sides import RUN_TO_RUN_FRAC, Run, run_of
+from helpers.compare.scatter import RUN_TO_RUN_FRAC
+from helpers.compare.sides import Run, run_of
 from helpers.compare.terms import Term, which_term
 from helpers.compare.validity import Validity, judge_validity
 

@@ -3,39 +3,104 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student_t
+from scipy.special import chdtri, ndtri, stdtrit
 
-from helpers.compare.sides import RUN_TO_RUN_FRAC, Run, values
+from helpers.compare.scatter import POOLED_DOF, RUN_TO_RUN_FRAC, STATED_DOF, stated_common_dof
+from helpers.compare.sides import Run, values
 
 POWER = 0.9
 """Probability with which a true change of the printed minimum is called worse or better. Not the usual 0.8: a change
 above the printed minimum shall be found in nine of ten comparisons."""
 
+SURE = 0.95
+"""Probability with which the true standard error is below the one that the printed minimum allows for. An estimated one
+that happens to be small would otherwise print a minimum that is not kept."""
+
 MAX_REPEATS = 200
 """Beyond this many runs a side the answer is that repeats will not do."""
 
 
-def needed(
-    row: Mapping[Any, Any], sides: tuple[Sequence[Run], Sequence[Run]], alpha_row: float, threshold_frac: float
-) -> str:
-    """Say how many clean intervals or repeats tell a change of ``threshold_frac`` from none, at `POWER`.
+def percent(frac: float) -> str:
+    """Write a share in percent, to three figures at most: "3 %"."""
+    return f"{100 * frac:.3g} %"
+
+
+def critical(alpha: float, dof: np.ndarray | float) -> np.ndarray:
+    """Return the two-sided critical value of t."""
+    return np.asarray(stdtrit(dof, 1 - alpha / 2))
+
+
+def margin(power: float, dof: np.ndarray | float) -> np.ndarray:
+    """Return how many standard errors above a critical value an effect is called with a probability of ``power``."""
+    dof = np.asarray(dof, float)
+    finite = np.where(np.isfinite(dof), dof, 1.0)
+    grow = np.where(np.isfinite(dof), np.sqrt(finite / chdtri(finite, SURE)), 1.0)
+    return np.asarray(ndtri(power) * grow)
+
+
+def runs_needed(
+    se: float, dof: float, common_frac: float, sides: tuple[Sequence[Run], Sequence[Run]], alpha_row: float,
+    threshold: float,
+) -> float:  # fmt: skip
+    """Return the runs on either side that tell a change of the threshold from none, at `POWER`.
 
     Parameters
     ----------
-    row : mapping
-        A row of ``Effects.rows`` with se, dof, kind and running_req.
+    se, dof, common_frac : float
+        Of the row's estimate.
     sides : pair of sequences of Run
         Base and new.
     alpha_row : float
         Two-sided error of one row.
-    threshold_frac : float
-        [1].
+    threshold : float
+        log(1 + threshold_frac).
+
+    Returns
+    -------
+    float
+        NaN where what was measured is enough, infinite beyond `MAX_REPEATS`. The same number shows "same" where nothing
+        changed: that needs a narrower interval, but no correction for the number of rows.
+    """
+    if (critical(alpha_row, dof) + margin(POWER, dof)) * se <= threshold:
+        return math.nan
+    counts = [max(1, len(runs)) for runs in sides]
+    # what one run on either side contributes: se^2 = v (1/n0 + 1/n1)
+    of_run = se**2 / sum(1 / n for n in counts)
+    n_levels = len(set.intersection(*(set(run.step_s) for runs in sides for run in runs)))
+
+    def is_enough(n: int) -> bool:
+        dof = _expected_dof(n, n_levels, common_frac)
+        return float(critical(alpha_row, dof) + margin(POWER, dof)) * math.sqrt(2 * of_run / n) <= threshold
+
+    enough = bisect_left(range(2, MAX_REPEATS + 1), True, key=is_enough) + 2
+    return float(max(enough, min(counts) + 1)) if enough <= MAX_REPEATS else math.inf
+
+
+def _expected_dof(n: int, n_levels: int, common_frac: float) -> float:
+    """Return the degrees of freedom to expect of n runs on either side (the sum in `Pair.contrast`)."""
+    dof, direct = n - 1.0, (n - 1) / (n - 1 + POOLED_DOF)
+    within = ((1 - direct) * (1 - common_frac)) ** 2 / (STATED_DOF + dof * max(n_levels - 1, 0))
+    common = ((1 - direct) * common_frac) ** 2 / (stated_common_dof(n_levels) + dof)
+    # two sides alike have twice the degrees of freedom of one
+    return 2 / (within + common + direct**2 / dof)
+
+
+def needed(
+    kind: str, running_req: float, se: float, runs: float, sides: tuple[Sequence[Run], Sequence[Run]],
+    alpha_row: float, threshold: float,
+) -> str:  # fmt: skip
+    """Say how many clean intervals or runs tell a change of the threshold from none.
+
+    Parameters
+    ----------
+    kind, running_req, se
+        Of the row.
+    runs : float
+        From `runs_needed`; the other parameters as there.
 
     Returns
     -------
@@ -47,33 +112,24 @@ def needed(
     Intervals shorten only a level's own standard error (as one over the square root of their number); the scatter
     between runs stays, so where it alone is too much, only repeats help.
     """
-    t = math.log1p(threshold_frac)
-    if (student_t.ppf(1 - alpha_row / 2, row["dof"]) + student_t.ppf(POWER, row["dof"])) * row["se"] <= t:
+    if math.isnan(runs):
         return ""
-    counts = [max(1, len(runs)) for runs in sides]
-    if counts == [1, 1] and row["kind"] == "step":
-        own = [float(np.nan_to_num(values(runs, "own_frac", [row["running_req"]]))[0, 0]) for runs in sides]
+    is_single = all(len(side) == 1 for side in sides)
+    if is_single and kind == "step":
+        own = [float(np.nan_to_num(values(side, "own_frac", [running_req]))[0, 0]) for side in sides]
         have = own[0] ** 2 + own[1] ** 2
-        left = (t / float(norm.ppf(1 - alpha_row / 2) + norm.ppf(POWER))) ** 2 - 2 * RUN_TO_RUN_FRAC**2
-        n_clean = max(int(runs[0].n_clean.get(row["running_req"], 0)) for runs in sides)
+        left = (threshold / float(ndtri(1 - alpha_row / 2) + ndtri(POWER))) ** 2 - 2 * RUN_TO_RUN_FRAC**2
+        n_clean = max(int(side[0].n_clean.get(running_req, 0)) for side in sides)
         if left > 0 and n_clean:
             return f"{max(1, math.ceil(n_clean * (have / left - 1)))} more clean intervals at this level on either side"
-    # what one run on either side contributes: se^2 = v (1/n0 + 1/n1)
-    of_run = row["se"] ** 2 / sum(1 / n for n in counts)
-    n = np.arange(2, MAX_REPEATS + 1)
-    enough = n[_quantiles(alpha_row) * np.sqrt(2 * of_run / n) <= t]
-    if len(enough):
-        text = f"{max(int(enough[0]), min(counts) + 1)} runs on either side"
-        if counts != [1, 1] or row["kind"] != "step":
-            return text
-        own_dominates = of_run > 2 * RUN_TO_RUN_FRAC**2
-        return text + ("; more clean intervals alone are not enough, as two runs differ by more" if own_dominates else
-                       "; more clean intervals do not help, two runs differ by more")
-    return f"more than {MAX_REPEATS} runs on either side: choose a larger threshold"
-
-
-@lru_cache(maxsize=64)
-def _quantiles(alpha_row: float) -> np.ndarray:
-    """Return critical value plus power quantile for 2, 3, .. runs on either side."""
-    dof = 2.0 * np.arange(2, MAX_REPEATS + 1) - 2
-    return np.asarray(student_t.ppf(1 - alpha_row / 2, dof)) + np.asarray(student_t.ppf(POWER, dof))
+    if math.isinf(runs):
+        return f"more than {MAX_REPEATS} runs on either side: choose a larger threshold"
+    text = f"{runs:.0f} runs on either side"
+    if not is_single:
+        return text
+    text += (f": single runs differ by {percent(RUN_TO_RUN_FRAC)} and can show neither a change of "
+             f"{percent(math.expm1(threshold))} nor that there is none")
+    if kind != "step":
+        return text
+    return text + ("; more clean intervals alone are not enough" if se**2 > 4 * RUN_TO_RUN_FRAC**2 else
+                   "; more clean intervals do not help")

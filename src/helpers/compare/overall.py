@@ -1,27 +1,56 @@
-"""One verdict for a comparison, taken from its worst row and never from a mean of them."""
+"""One verdict for a comparison, taken from its rows and never from a mean of them, and what a gate makes of it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
 
-from helpers.compare.effects import VERDICTS, Effects
+from helpers.compare.effects import Effects
+from helpers.compare.needed import percent
 from helpers.compare.validity import Validity
 from helpers.display import level_key
+
+SAID = ("worse", "better", "cannot_tell", "same")
+"""Verdicts of rows in the order in which the sentence names them."""
+
+LEVEL_KINDS = ("step", "accept_len")
+"""Rows of what was measured; the others are computed of them."""
+
+PASS, REGRESSED, CANNOT_TELL = 0, 1, 2
+"""Exit codes of the command line."""
 
 
 @dataclass(frozen=True)
 class Overall:
-    """The verdict (worse, cannot_tell, better or same), whether rows point both ways, and a sentence with the rows."""
+    """The comparison in short.
+
+    Attributes
+    ----------
+    verdict : str
+        worse, better, mixed (rows of both), cannot_tell or same. Sides exchanged give the mirror: worse for better, the
+        others as they are.
+    is_mixed : bool
+        Some rows are worse and some better.
+    sentence : str
+        The verdict with its rows.
+    n_unknown : int
+        Judged rows that are cannot_tell.
+    exit_code : int
+        What a gate does: 1 where any row is worse; 0 where every level excludes a loss beyond the threshold; else 2.
+        The gate alone treats gains and losses unlike.
+    """
 
     verdict: str
     is_mixed: bool
     sentence: str
+    n_unknown: int = 0
+    exit_code: int = CANNOT_TELL
 
 
 def overall(effects: Effects, validity: Validity | None = None) -> Overall:
-    """Join the rows: worse if any is worse, else cannot_tell if any is, else better if any is, else same.
+    """Join the rows.
 
     Parameters
     ----------
@@ -29,22 +58,46 @@ def overall(effects: Effects, validity: Validity | None = None) -> Overall:
         From `compare_levels`.
     validity : Validity, optional
         Sides that are not comparable get cannot_tell, whatever the rows say; the rows stay.
+
+    Notes
+    -----
+    A row that moved decides over rows that cannot tell, in either direction: these are counted and named, and a level
+    that could still hide a loss keeps the gate from passing. A parameter that cannot be told does not: it is a
+    combination of these levels, and a slope too small to be seen in any of them would keep every gate shut.
     """
     judged = effects.rows[effects.rows["is_judged"]]
     found = set(judged["verdict"])
-    verdict = next(v for v in VERDICTS if v in found)
+    unknown = judged[judged["verdict"] == "cannot_tell"]
     is_mixed = {"worse", "better"} <= found
-    parts = [f"{v.replace('_', ' ')}: {_names(judged[judged['verdict'] == v])}" for v in VERDICTS if v in found]
+    verdict = "mixed" if is_mixed else next(v for v in SAID if v in found)
+    parts = [f"{v.replace('_', ' ')}: {_names(judged[judged['verdict'] == v])}" for v in SAID if v in found]
     sentence = ("Some rows are worse and some better. " if is_mixed else "") + "; ".join(parts) + "."
+    sentence = sentence[0].upper() + sentence[1:] + _to_tell(unknown, effects)
     if validity is not None and validity.verdict == "not_comparable":
-        return Overall("cannot_tell", is_mixed, f"{validity.sentence} The rows, for what they are: {sentence}")
-    return Overall(verdict, is_mixed, sentence[0].upper() + sentence[1:])
+        sentence = f"{validity.sentence} The rows, for what they are: {sentence[0].lower()}{sentence[1:]}"
+        return Overall("cannot_tell", is_mixed, sentence, len(unknown), CANNOT_TELL)
+    excluded = judged.loc[judged["kind"].isin(LEVEL_KINDS), "is_loss_excluded"]
+    code = REGRESSED if "worse" in found else PASS if excluded.all() else CANNOT_TELL
+    return Overall(verdict, is_mixed, sentence, len(unknown), code)
+
+
+def _to_tell(unknown: pd.DataFrame, effects: Effects) -> str:
+    """Say how many runs would tell the rows that cannot, and which no number would."""
+    known = unknown[unknown["runs_needed"].notna()]
+    if known.empty:
+        return ""
+    never = known[known["runs_needed"] == math.inf]
+    runs = known.loc[known["runs_needed"] < math.inf, "runs_needed"].max()
+    said = [] if math.isnan(runs) else [f"{runs:.0f} runs on either side are needed"]
+    said += [f"no sensible number of runs can for {_names(never)}"] if len(never) else []
+    change = percent(effects.threshold_frac)
+    start = (f"Single runs cannot be shown to be the same within {change}" if len(effects.base) == len(effects.new) == 1
+             else f"To tell a change of {change} from none in every row")
+    return f" {start}: {', '.join(said)}."
 
 
 def _names(rows: pd.DataFrame) -> str:
-    said = []
-    for kind, of_kind in rows.groupby("kind", sort=False):
-        name = str(kind).replace("_", " ")
-        levels = ", ".join(level_key(level) for level in of_kind["running_req"].dropna())
-        said.append(f"{name} at {levels}" if levels else name)
-    return ", ".join(said)
+    levels: dict[str, list[str]] = {}
+    for kind, level in zip(rows["kind"], rows["running_req"], strict=True):
+        levels.setdefault(kind, []).extend([] if math.isnan(level) else [level_key(level)])
+    return ", ".join(kind.replace("_", " ") + (f" at {', '.join(at)}" if at else "") for kind, at in levels.items())

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.compare.sides import RUN_TO_RUN_FRAC, Run, common_levels, values
+from helpers.compare.scatter import RUN_TO_RUN_FRAC
+from helpers.compare.sides import Run, common_levels, values
 
 MIN_LEVELS = 3
 """Two parameters need three levels: with two nothing is left to contradict them."""

@@ -1,4 +1,4 @@
-"""Two sides with their repeats as matrices of log step time, and the interval of any linear combination of levels."""
+"""The runs of a side: what a comparison needs of each level, taken from tables of levels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from scipy.stats import norm
 
 from helpers.display import level_key
 from helpers.schema import LEVELS, NotEnoughData, check
-
-RUN_TO_RUN_FRAC = 0.02
-"""Scatter of one level between two runs of the same server [1], used where a side has a single run. Levels of one run
-scatter by 1 to 4 % about their law, which their own intervals do not show (physics.md 6.1); a single run cannot tell
-its own value, so it is stated, the same for every comparison."""
 
 LEVEL_MATCH_FRAC = 0.01
 """Mean running requests this close to a whole number are that level [1]: 15.98 and 16.01 are both level 16."""
@@ -36,6 +31,8 @@ class Run:
         Level -> accepted tokens per round, mean context [tok], target of the roofline [s]; levels may be missing.
     n_clean : mapping
         Level -> clean intervals behind it.
+    accept_own_frac : mapping
+        Level -> standard error of the log of accept_len by counting alone [1].
     content : str
         Hash of the inputs; "" if not known.
     notes : tuple of str
@@ -50,6 +47,7 @@ class Run:
     n_clean: Mapping[float, int] = field(default_factory=dict)
     content: str = ""
     notes: tuple[str, ...] = ()
+    accept_own_frac: Mapping[float, float] = field(default_factory=dict)
 
 
 def run_of(
@@ -92,13 +90,28 @@ def run_of(
     notes = [f"level {level_key(level)} is not fitted and not compared" for level in left_out]
     notes += [f"level {level_key(level)} has several rows; the one with the most clean time is compared"
               for level in sorted(set(used.loc[used.duplicated("level"), "level"]))]
+    uncounted = (first["clean_s"] == 0) & (first["accept_len"] > 0)  # its error by counting cannot be stated
+    notes += [f"accepted length at level {level_key(level)} is not compared: no clean time to count its rounds in"
+              for level in first.index[uncounted]]
+    accepted = first[~uncounted]
     width = 2 * float(norm.ppf((1 + confidence) / 2))
     own = (np.log(first["step_s_hi"]) - np.log(first["step_s_lo"])) / width
     return Run(
-        _by_level(first["step_s"]), _by_level(own), _by_level(first["accept_len"]), _by_level(first["context_tok"]),
+        _by_level(first["step_s"]), _by_level(own), _by_level(accepted["accept_len"]), _by_level(first["context_tok"]),
         dict(target_step_s or {}), {level: int(n) for level, n in _by_level(first["n_clean"]).items()}, content,
-        tuple(notes),
+        tuple(notes), _by_level(_counting_frac(accepted)),
     )  # fmt: skip
+
+
+def _counting_frac(levels: pd.DataFrame) -> pd.Series:
+    """Return the standard error of the log of the accepted tokens by counting [1].
+
+    A round of one request yields tokens with a variance of at most A (A - 1), that of a geometric number of mean A
+    (each token accepted with the same probability, physics.md 1.8; a draft of limited length has less); a level has
+    clean_s / step_s rounds of running_req requests. Texts differ in how well they are guessed: that is between runs.
+    """
+    rounds = levels["running_req"] * levels["clean_s"] / levels["step_s"]
+    return np.sqrt((1 - 1 / levels["accept_len"].clip(lower=1)) / rounds)
 
 
 def _by_level(column: pd.Series) -> dict[float, float]:
@@ -110,15 +123,6 @@ def _by_level(column: pd.Series) -> dict[float, float]:
 def _level_of(running_req: float) -> float:
     whole = round(running_req)
     return float(whole) if abs(running_req - whole) <= LEVEL_MATCH_FRAC * running_req else float(level_key(running_req))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A log ratio new / base with its standard error; dof is infinite where the scatter is stated, not estimated."""
-
-    log_ratio: float
-    se: float
-    dof: float
 
 
 def values(runs: Sequence[Run], name: str, at: Sequence[float]) -> np.ndarray:
@@ -136,39 +140,3 @@ def common_levels(
         return set.intersection(*sets) if in_all else set.union(*sets)
 
     return sorted(of_side(base) & of_side(new))
-
-
-def contrast(
-    base: Sequence[Run], new: Sequence[Run], at: Sequence[float], weights: np.ndarray, name: str = "step_s"
-) -> Estimate:
-    """Estimate ``sum(weights * log(new / base))`` over levels.
-
-    Each run gives one number. A side with repeats takes its variance from them (never less than the levels' own
-    intervals leave), with t of its degrees of freedom; a side with one run takes `RUN_TO_RUN_FRAC` per level in
-    quadrature with the levels' own standard errors. Sides join as Welch has it (doi:10.1093/biomet/34.1-2.28).
-
-    Parameters
-    ----------
-    base, new : sequence of Run
-        Only runs that know ``name`` at all the levels are used; at least one a side must.
-    at : sequence of float, weights : array
-        Levels [req] and their weights, one each.
-    name : str
-        step_s or accept_len; accept_len has no interval of its own.
-    """
-    sides = [_side(runs, at, weights, name) for runs in (base, new)]
-    variance = sides[0][1] + sides[1][1]
-    spread = sum(v * v / dof for _, v, dof in sides)
-    return Estimate(sides[1][0] - sides[0][0], math.sqrt(variance), variance**2 / spread if spread > 0 else math.inf)
-
-
-def _side(runs: Sequence[Run], at: Sequence[float], weights: np.ndarray, name: str) -> tuple[float, float, float]:
-    table = values(runs, name, at)
-    own = np.nan_to_num(values(runs, "own_frac", at)) if name == "step_s" else np.zeros_like(table)
-    whole = ~np.isnan(table).any(axis=1)
-    scores = np.log(table[whole]) @ weights
-    own_variance = float(np.mean(own[whole] ** 2 @ weights**2))
-    n = len(scores)
-    if n == 1:
-        return float(scores[0]), RUN_TO_RUN_FRAC**2 * float(weights @ weights) + own_variance, math.inf
-    return float(scores.mean()), max(float(scores.var(ddof=1)), own_variance) / n, n - 1.0

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student_t
+from scipy.special import ndtri
 
-from helpers.compare.effects import Effects, holm
-from helpers.compare.needed import POWER
+from helpers.compare.effects import Effects
+from helpers.compare.needed import POWER, critical, margin
 from helpers.compare.shares import MIN_LEVELS, Shares
-from helpers.compare.sides import Estimate, common_levels, contrast, values
+from helpers.compare.sides import common_levels, values
+from helpers.compare.verdicts import FAMILY_ERROR, holm, two_sided
 from helpers.display import level_key
 
 LOG_ODDS_MARGIN = 2 * math.log(10)
 """By how much chi-squared of the named explanation must be below that of its rivals: the levels are then ten times as
 probable under it (likelihood ratio 10)."""
 
+STEP_POWER = (1 + POWER) / 2
+"""Power of either step to a name, that a row moved and that its rivals explain the levels worse, so that both together
+have `POWER`."""
+
 CONTEXT_FRAC = 0.1
 """Mean contexts that differ by more are said to be another context [1]; within it a slope moves by less than most
 thresholds, as keys and values are a part of it only."""
 
 MOVED = ("worse", "better")
+
+PARAMETERS = {"fixed_cost": "the fixed cost of a step", "per_request": "the cost per request"}
+"""Kind of a row -> its name in a sentence, in the order of the design's columns."""
+
+COLUMNS = ["term", "running_req", "effect_frac", "p", "mdc_frac", "chi2"]
+
+Row = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -64,58 +78,59 @@ def which_term(effects: Effects) -> Term:
         A parameter is named where its row is better or worse and no single level explains the levels as well. One
         level is named where it is off the law that the others keep, and the parameters without it did not move.
     """
-    accept = _moved_levels(effects, "accept_len")
-    evidence = _evidence(effects)
-    name, level, sentence = _of_step(effects, evidence)
-    if not accept.empty:
-        far = accept.iloc[int(accept["log_ratio"].abs().to_numpy().argmax())]
+    rows = [row for row in effects.rows.to_dict("records") if row["is_judged"]]
+    accept = [row for row in rows if row["kind"] == "accept_len" and row["verdict"] in MOVED]
+    step = [row for row in rows if row["kind"] == "step"]
+    parameters = [row for row in rows if row["kind"] in PARAMETERS]
+    found = _evidence(effects, step, parameters)
+    evidence = pd.DataFrame(found, columns=COLUMNS)
+    name, level, sentence = _of_step(effects, step, parameters, found)
+    if accept:
+        far = max(accept, key=lambda row: abs(row["log_ratio"]))
         text = (f"Tokens accepted per round moved by {far['effect_frac']:+.1%} at level "
                 f"{level_key(far['running_req'])}, the most of {len(accept)} levels.")
-        alone = name in ("none", "cannot_tell") and _moved_levels(effects, "step").empty
+        alone = name in ("none", "cannot_tell") and not _moved(step)
         return Term("acceptance" if alone or name == "cannot_tell" else f"{name} and acceptance", level,
                     text if alone else f"{text} {sentence}", evidence)
     return Term(name, level, sentence, evidence)
 
 
-def _moved_levels(effects: Effects, kind: str) -> pd.DataFrame:
-    rows = effects.rows
-    return rows[(rows["kind"] == kind) & rows["verdict"].isin(MOVED)]
+def _moved(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["verdict"] in MOVED]
 
 
-def _of_step(effects: Effects, evidence: pd.DataFrame) -> tuple[str, float, str]:
-    rows = effects.rows[effects.rows["kind"].isin(["step", "fixed_cost", "per_request"])]
-    if (rows["verdict"] == "same").all():
+def _of_step(
+    effects: Effects, step: Sequence[Row], parameters: Sequence[Row], evidence: Sequence[Row]
+) -> tuple[str, float, str]:
+    rows = [*step, *parameters]
+    if all(row["verdict"] == "same" for row in rows):
         return "none", math.nan, "No term of the step moved by more than the threshold."
-    if not rows["verdict"].isin(MOVED).any():
+    if not _moved(rows):
         return "cannot_tell", math.nan, "No term of the step can be seen to move, and not all are shown to be the same."
-    if evidence.empty:
+    if not evidence:
         return "cannot_tell", math.nan, "Levels moved, but they are too few to tell which term did."
-    of_level = evidence[evidence["term"] == "one_level"]
-    best_level = of_level["chi2"].min() if len(of_level) else math.inf
-    parameters = rows[rows["kind"].isin(["fixed_cost", "per_request"]) & rows["verdict"].isin(MOVED)]
-    names = list(parameters["kind"])
-    if names:
-        chi2 = float(evidence.loc[evidence["term"] == " and ".join(names), "chi2"].iloc[0])
-        if chi2 + LOG_ODDS_MARGIN <= best_level:
-            return _of_parameters(effects, parameters)
-    rival = float(evidence.loc[evidence["term"].isin(["fixed_cost", "per_request"]), "chi2"].min())
-    level = _one_level(effects, of_level, rival)
-    if level is not None:
-        effect = of_level.loc[of_level["running_req"] == level, "effect_frac"].iloc[0]
+    chi2 = {row["term"]: row["chi2"] for row in evidence if row["term"] != "one_level"}
+    of_level = [row for row in evidence if row["term"] == "one_level"]
+    names = [row["kind"] for row in _moved(parameters)]
+    best_level = min((row["chi2"] for row in of_level), default=math.inf)
+    if names and chi2[" and ".join(names)] + LOG_ODDS_MARGIN <= best_level:
+        return _of_parameters(effects, _moved(parameters))
+    alone = _one_level(effects, step, of_level, min(chi2[kind] for kind in PARAMETERS))
+    if alone is not None:
+        level, effect = alone["running_req"], alone["effect_frac"]
         return "one_level", level, (f"Level {level_key(level)} alone moved, by {effect:+.1%} against the law of the "
                                     "other levels; fixed cost and cost per request without it did not.")
     return "cannot_tell", math.nan, ("Levels moved, but fixed cost, cost per request and single levels explain them "
                                      "about as well: the term cannot be told.")
 
 
-def _of_parameters(effects: Effects, parameters: pd.DataFrame) -> tuple[str, float, str]:
-    words = {"fixed_cost": "the fixed cost of a step", "per_request": "the cost per request"}
-    said = [f"{words[row['kind']]} moved by {row['effect_frac']:+.1%} [{row['row_lo_frac']:+.1%}, "
-            f"{row['row_hi_frac']:+.1%}]" for row in parameters.to_dict("records")]
-    names, text = list(parameters["kind"]), " and ".join(said)
+def _of_parameters(effects: Effects, parameters: Sequence[Row]) -> tuple[str, float, str]:
+    said = [f"{PARAMETERS[row['kind']]} moved by {row['effect_frac']:+.1%} [{row['row_lo_frac']:+.1%}, "
+            f"{row['row_hi_frac']:+.1%}]" for row in parameters]
+    names, text = [row["kind"] for row in parameters], " and ".join(said)
     context = _context_log_ratio(effects)
     if "per_request" in names and abs(context) > math.log1p(CONTEXT_FRAC):
-        slope = float(parameters.loc[parameters["kind"] == "per_request", "log_ratio"].iloc[0])
+        slope = next(row["log_ratio"] for row in parameters if row["kind"] == "per_request")
         if slope * context > 0:
             names[names.index("per_request")] = "context"
             text += (f"; the mean context moved by {math.expm1(context):+.1%}, which may be all of it: "
@@ -131,53 +146,70 @@ def _context_log_ratio(effects: Effects) -> float:
     return float(np.median(means[1] - means[0]))
 
 
-def _one_level(effects: Effects, of_level: pd.DataFrame, rival_chi2: float) -> float | None:
-    """Return the level that moved alone, or None."""
-    if of_level.empty or effects.shares is None:
+def _one_level(
+    effects: Effects, step: Sequence[Row], of_level: Sequence[Row], rival_chi2: float
+) -> Row | None:
+    """Return the evidence of the level that moved alone, or None."""
+    if not of_level or effects.shares is None:
         return None
-    best = of_level.iloc[int(of_level["chi2"].to_numpy().argmin())]
-    level, alpha = float(best["running_req"]), 1 - effects.confidence
-    row = effects.rows[(effects.rows["kind"] == "step") & (effects.rows["running_req"] == level)].iloc[0]
-    if not (best["p"] < alpha and row["verdict"] in MOVED and best["chi2"] + LOG_ODDS_MARGIN <= rival_chi2):
+    best = min(of_level, key=lambda row: row["chi2"])
+    level, alpha = best["running_req"], 1 - effects.confidence
+    is_moved = any(row["running_req"] == level for row in _moved(step))
+    if not (best["p"] < alpha and is_moved and best["chi2"] + LOG_ODDS_MARGIN <= rival_chi2):
         return None
     weights = effects.shares.weights(effects.shares.levels.index(level))
-    others = [contrast(effects.base, effects.new, effects.shares.levels, w) for w in weights[:2]]
-    t = math.log1p(effects.threshold_frac)
-    stay = all(_p(found) >= alpha / 2 or abs(found.log_ratio) <= t for found in others)
-    return level if stay else None
+    others = [effects.step.contrast(effects.shares.levels, w) for w in weights[:2]]
+    d, se, dof = (np.array([getattr(found, name) for found in others]) for name in ("log_ratio", "se", "dof"))
+    moved = (two_sided(d, se, dof) < FAMILY_ERROR / 2) & (np.abs(d) > math.log1p(effects.threshold_frac))
+    return None if moved.any() else best
 
 
-def _p(found: Estimate) -> float:
-    return float(2 * student_t.sf(abs(found.log_ratio) / found.se, found.dof)) if found.se > 0 else 1.0
-
-
-def _evidence(effects: Effects) -> pd.DataFrame:
-    columns = ["term", "running_req", "effect_frac", "p", "mdc_frac", "chi2"]
+def _evidence(effects: Effects, step: Sequence[Row], parameters: Sequence[Row]) -> list[Row]:
     shares = effects.shares
     if shares is None or effects.is_identical:
-        return pd.DataFrame(columns=columns)
+        return []
     log_ratio, variance = _levels(effects, shares)
-    nothing = np.empty((len(log_ratio), 0))
-    table: list[dict[str, object]] = [{"term": "none", "chi2": _chi2(log_ratio, variance, nothing)}]
-    for i, kind in enumerate(("fixed_cost", "per_request")):
-        row = effects.rows[effects.rows["kind"] == kind].iloc[0]
-        table.append({"term": kind, "effect_frac": row["effect_frac"], "p": row["p_holm"], "mdc_frac": row["mdc_frac"],
-                      "chi2": _chi2(log_ratio, variance, shares.design[:, [i]])})
-    table.append({"term": "fixed_cost and per_request", "chi2": _chi2(log_ratio, variance, shares.design)})
+    units = np.eye(len(shares.levels))
+    table: list[Row] = [{"term": "none", "chi2": _chi2(log_ratio, variance, units[:, :0])}]
+    for i, row in enumerate(parameters):
+        column = shares.design[:, [i]]
+        clear = _told_apart(column, [units[:, [k]] for k in range(len(units))], variance)
+        table.append({"term": row["kind"], "effect_frac": row["effect_frac"], "p": row["p_holm"],
+                      "mdc_frac": math.expm1(max(_called(effects, row), clear)),
+                      "chi2": _chi2(log_ratio, variance, column)})
+    table.append({"term": " and ".join(PARAMETERS), "chi2": _chi2(log_ratio, variance, shares.design)})
     if len(shares.levels) > MIN_LEVELS:
-        table += _alone(effects, shares, log_ratio, variance)
-    return pd.DataFrame(table, columns=columns)
+        table += _alone(effects, shares, step, log_ratio, variance)
+    return table
+
+
+def _called(effects: Effects, row: Row) -> float:
+    """Return the log ratio that the row calls worse or better with a probability of `STEP_POWER`."""
+    se, dof = row["se"], row["dof"]
+    alpha_row = FAMILY_ERROR / effects.rows["is_judged"].sum()
+    least = max(float(critical(alpha_row, dof)) * se, math.log1p(effects.threshold_frac))
+    return least + float(margin(STEP_POWER, dof)) * se
+
+
+def _told_apart(column: np.ndarray, rivals: Sequence[np.ndarray], variance: np.ndarray) -> float:
+    """Return the log ratio at which chi-squared is below every rival's by the margin, with `STEP_POWER`.
+
+    The difference of two chi-squared is normal with mean m and variance 4 m, where m is what the rival leaves of the
+    true effect; m grows as the effect squared.
+    """
+    left = min(_chi2(column[:, 0], variance, rival) for rival in rivals)
+    z = float(ndtri(STEP_POWER))
+    return (z + math.sqrt(z * z + LOG_ODDS_MARGIN)) / math.sqrt(left) if left > 0 else math.inf
 
 
 def _levels(effects: Effects, shares: Shares) -> tuple[np.ndarray, np.ndarray]:
     """Return log ratio and variance at each level of the law.
 
-    With repeats the variance is the mean over levels: of a few runs each level's own is too uncertain to weigh by.
+    Levels are weighed by their stated variances, scaled to what was found: with a few runs each level's own is too
+    uncertain to weigh by.
     """
-    found = [contrast(effects.base, effects.new, shares.levels, unit) for unit in np.eye(len(shares.levels))]
-    variance = np.array([f.se**2 for f in found])
-    if any(math.isfinite(f.dof) for f in found):
-        variance = np.full_like(variance, variance.mean())
+    found = [effects.step.contrast([level], np.ones(1)) for level in shares.levels]
+    variance = shares.variance * np.mean([f.se**2 for f in found]) / shares.variance.mean()
     return np.array([f.log_ratio for f in found]), variance
 
 
@@ -189,20 +221,21 @@ def _chi2(log_ratio: np.ndarray, variance: np.ndarray, design: np.ndarray) -> fl
 
 
 def _alone(
-    effects: Effects, shares: Shares, log_ratio: np.ndarray, variance: np.ndarray
-) -> list[dict[str, object]]:
+    effects: Effects, shares: Shares, step: Sequence[Row], log_ratio: np.ndarray, variance: np.ndarray
+) -> list[Row]:
     """Return one row per level: how far it is off the law of the others."""
     units, alpha = np.eye(len(shares.levels)), 1 - effects.confidence
-    found = [contrast(effects.base, effects.new, shares.levels, shares.weights(i)[2]) for i in range(len(units))]
-    adjusted = holm(np.array([_p(f) for f in found]))
-    rows: list[dict[str, object]] = []
-    for level, unit, f, p in zip(shares.levels, units, found, adjusted, strict=True):
-        own = effects.rows[(effects.rows["kind"] == "step") & (effects.rows["running_req"] == level)].iloc[0]
-        power = float(student_t.ppf(POWER, f.dof))
-        off_law = float(student_t.ppf(1 - alpha / len(units) / 2, f.dof)) * f.se + power * f.se
-        rows.append({
-            "term": "one_level", "running_req": level, "effect_frac": math.expm1(f.log_ratio), "p": float(p),
-            "mdc_frac": math.expm1(max(off_law, math.log1p(float(own["mdc_frac"])))),
-            "chi2": _chi2(log_ratio, variance, unit[:, None]),
-        })  # fmt: skip
+    found = [effects.step.contrast(shares.levels, shares.weights(i)[2]) for i in range(len(units))]
+    d, se, dof = (np.array([getattr(f, name) for f in found]) for name in ("log_ratio", "se", "dof"))
+    adjusted = holm(two_sided(d, se, dof))
+    off_law = (critical(alpha / len(units), dof) + margin(STEP_POWER, dof)) * se
+    of_step = {row["running_req"]: row for row in step}
+    rivals = [shares.design[:, [k]] for k in (0, 1)]
+    rows: list[Row] = []
+    for i, level in enumerate(shares.levels):
+        unit = units[:, [i]]
+        least = max(off_law[i], _called(effects, of_step[level]), _told_apart(unit, rivals, variance))
+        rows.append({"term": "one_level", "running_req": level, "effect_frac": math.expm1(d[i]),
+                     "p": float(adjusted[i]), "mdc_frac": math.expm1(least),
+                     "chi2": _chi2(log_ratio, variance, unit)})
     return rows
