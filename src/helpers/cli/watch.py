@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from helpers.display import show
-from helpers.schema import printable
+from helpers import remote
+from helpers.schema import RooflogError, printable
 
 if TYPE_CHECKING:
     from helpers.watch import Change
@@ -18,12 +20,17 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 def watch(
     log: Annotated[str, typer.Argument(metavar="LOG|-", help="One log, also one that is not there yet; - for a pipe.")],
-    until: Annotated[str, typer.Option(metavar="steady|idle|done", help="Stop, with an exit code, when it is.")] = "",
+    until: Annotated[
+        str, typer.Option(metavar="steady|idle|done", help="Stop, with an exit code, when it is.",
+                          autocompletion=lambda: ["steady", "idle", "done"])
+    ] = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Longest time to watch [s]; 0 is without limit.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per change, in base units.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Follow a growing or piped log: phase, running requests, rate, clean intervals, alarms.
+    """Follow a growing or piped log: phase, running requests, rate, clean intervals, levels and law so far, alarms.
+
+    On a terminal a status block is kept up to date; elsewhere every change is a line.
 
     steady: three clean intervals at one count of running requests, the newest lines among them, every request past its
     prefill. idle: nothing has run for 10 s. done: the server has shut down or crashed.
@@ -35,10 +42,24 @@ def watch(
 
       rooflog watch server.log --until steady --timeout 600 && start_profile
       ssh host tail -F server.log | rooflog watch -
+      while ! ssh host tail -F server.log; do sleep 5; done | rooflog watch -
       rooflog watch server.log --json
     """
     from helpers.watch import watch as follow
 
+    if remote.is_url(log):
+        raise RooflogError(f"{remote.shown(log)}: expected a local log to follow, found a URL; "
+                           "pipe it in: ssh host tail -F server.log | rooflog watch -")
+    if not as_json and sys.stdout.isatty():
+        from rich.console import Console
+
+        from helpers.watch.block import Block
+
+        console = Console(highlight=False)
+        if not console.is_dumb_terminal:
+            with Block("standard input" if log == "-" else Path(log).name, console) as block:
+                code = follow(log, until=until, timeout_s=timeout, say=block.say, look=block.look)
+            raise typer.Exit(code)
     raise typer.Exit(follow(log, until=until, timeout_s=timeout, say=_print_json if as_json else _print_line))
 
 
@@ -47,28 +68,6 @@ def _print_json(change: Change) -> None:
 
 
 def _print_line(change: Change) -> None:
-    values = change.values
-    if change.change in ("note", "end"):
-        print(printable(f"{_at(values)}  {change.change}: {values['text']}"), flush=True)
-    elif change.change == "alarm":
-        print(printable(f"{_at(values)}  ALARM {values['alarm'].replace('_', ' ')} (line {values['line_no']}): "
-                        f"{' '.join(values['text'].split())}"), flush=True)
-    elif change.change == "life":
-        print(f"{_at(values)}  a server starts (life {values['server_life']})", flush=True)
-    else:
-        print(printable(f"{_at(values)}  {_state(values)}"), flush=True)
+    from helpers.watch.words import line
 
-
-def _at(values: dict[str, Any]) -> str:
-    return values["ts"] or f"{values['elapsed_s']:.0f} s"
-
-
-def _state(values: dict[str, Any]) -> str:
-    """Return the state as one line of words."""
-    queue = "" if values["queue_req"] is None else f", {values['queue_req']} queued"
-    text = f"{values['phase']:<6}  {values['running_req']} running{queue}, {show(values['decode_tok_per_s'], 'tok/s')}"
-    if values["step_s"] is not None:
-        text += f", steady at {values['level_req']:g}: {show(values['steady_tok_per_s'], 'tok/s')}, " \
-                f"step {show(values['step_s'], 's')}"
-    text += f", {values['n_clean']} clean intervals"
-    return text + (f"; for steady: {values['needed']}" if values["needed"] else "")
+    print(line(change), flush=True)

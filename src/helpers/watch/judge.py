@@ -55,6 +55,8 @@ class Verdict:
         Lines that a proof takes here at least.
     clean_line_nos : tuple of (line_no, running_req)
         Of all clean intervals in the tail.
+    clean : DataFrame, schema INTERVALS, or None
+        Those of them that a later line of their rank has confirmed: what follows may still show a prefill.
     """
 
     is_steady: bool
@@ -65,6 +67,7 @@ class Verdict:
     needed: str = ""
     min_lines: int = MIN_CLEAN + 1
     clean_line_nos: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+    clean: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
 
 def judge(lines: Sequence[tuple[int, str]]) -> Verdict:
@@ -96,7 +99,10 @@ def judge(lines: Sequence[tuple[int, str]]) -> Verdict:
     clean = intervals["clean"].to_numpy()
     totals = intervals["running_req_total"].fillna(intervals["running_req"])
     found = tuple(zip(line_nos[clean].tolist(), totals[clean].tolist(), strict=True))
-    return _of_all_ranks([_of_rank(part) for part in _busy(intervals)], found)
+    busy = _busy(intervals)
+    last_no = min(int(line_nos[part.index[-1]]) for part in busy)
+    kept = intervals.assign(line_no=line_nos)[clean & (line_nos < last_no)]
+    return _of_all_ranks([_of_rank(part) for part in busy], found, kept)
 
 
 def _busy(intervals: pd.DataFrame) -> list[pd.DataFrame]:
@@ -144,11 +150,13 @@ def _min_lines(rows: pd.DataFrame) -> int:
     return max(MIN_CLEAN + 1, few)
 
 
-def _of_all_ranks(of_ranks: Sequence[Verdict], found: tuple[tuple[int, float], ...]) -> Verdict:
+def _of_all_ranks(
+    of_ranks: Sequence[Verdict], found: tuple[tuple[int, float], ...], kept: pd.DataFrame
+) -> Verdict:
     """Call the server steady when every busy rank is."""
     worst = min(of_ranks, key=lambda verdict: (verdict.is_steady, verdict.n_clean))
     newest = of_ranks[-1]
     return Verdict(
         worst.is_steady, newest.running_req, worst.n_clean, newest.step_s, newest.decode_tok_per_s, worst.needed,
-        worst.min_lines, found,
+        worst.min_lines, found, kept,
     )

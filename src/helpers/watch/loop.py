@@ -17,7 +17,7 @@ REACHED, FAILED, CANNOT_TELL = 0, 1, 2
 POLL_S = 0.5
 """Pause between two looks at a log that does not grow faster [s]."""
 
-READ_FRAC = 0.02
+READ_FRAC = 0.015
 """Share of one core that reading new lines may take: the pause grows with what the last look cost [1]."""
 
 MAX_PAUSE_S = 5.0
@@ -37,6 +37,7 @@ def watch(
     idle_s: float = 10.0,
     poll_s: float = POLL_S,
     watcher: Watcher | None = None,
+    look: Callable[[Watcher], None] | None = None,
 ) -> int:
     """Follow a log until something is reached.
 
@@ -55,6 +56,8 @@ def watch(
         See `Watcher` and `POLL_S` [s].
     watcher : Watcher, optional
         With other limits.
+    look : callable, optional
+        Called after every look at the log, whether or not something changed.
 
     Returns
     -------
@@ -77,16 +80,20 @@ def watch(
     watcher.stop_at_steady = until == "steady"
     follower = open_source(source)
     try:
-        reason, code = _run(follower, watcher, until, timeout_s, say, poll_s)
+        reason, code = _run(follower, watcher, until, timeout_s, say, poll_s, look)
     finally:
         follower.close()
+    if until != "steady":  # a script waits for that
+        _say_all(watcher.finish(), say)
+    if look is not None:
+        look(watcher)
     say(watcher.end(reason, code))
     return code
 
 
 def _run(
     follower: FileFollower | PipeFollower, watcher: Watcher, until: str, timeout_s: float,
-    say: Callable[[Change], None], poll_s: float,
+    say: Callable[[Change], None], poll_s: float, look: Callable[[Watcher], None] | None = None,
 ) -> tuple[str, int]:
     deadline_s = time.monotonic() + timeout_s if timeout_s else float("inf")
     was_history = False
@@ -105,6 +112,8 @@ def _run(
         was_ended = bool(watcher.state.ended)
         changes = watcher.take(piece.data, is_history=piece.is_history, is_backlog=is_backlog)
         _say_all(changes, say)
+        if look is not None:
+            look(watcher)
         if not piece.is_history and (found := _reached(watcher, until, changes, was_ended)):
             return found
         if piece.is_end:

@@ -70,7 +70,7 @@ class Seen:
 
 
 _KEPT = ("line_no", "kind", "rank", "stamp", "running_req", "queue_req", "decode_tok_per_s", "prefill_tok_per_s",
-         "new_tok", "accept_len", "graph", "span_s", "out_tok")
+         "new_tok", "accept_len", "graph", "kv_used_frac", "span_s", "out_tok")
 
 
 @dataclass

@@ -30,6 +30,9 @@ STALL_FACTOR = 2.0
 MAX_SILENT_TICKS = 5
 """A rank that printed nothing while the others printed so many lines each has no request."""
 
+SILENT_GAPS = 3.0
+"""Silence in times between two lines that means that nothing runs."""
+
 UNKNOWN_GAP_S = 20.0
 """Time between two lines where none is known yet; 40 steps of half a second."""
 
@@ -65,6 +68,8 @@ class RankState:
     queue_req: int | None = None
     decode_tok_per_s: float | None = None
     accept_len: float | None = None
+    kv_used_frac: float | None = None
+    is_in_graph: bool | None = None
     plateau: int = 0
     phase: str = "idle"
     prefills_seen: int = 0
@@ -140,6 +145,23 @@ class State:
         known = [rank.decode_tok_per_s for rank in self.busy if rank.decode_tok_per_s is not None]
         return sum(known) if known else None
 
+    @property
+    def kv_used_frac(self) -> float | None:
+        """Share of the KV pool in use, of the fullest rank."""
+        return max((rank.kv_used_frac for rank in self.busy if rank.kv_used_frac is not None), default=None)
+
+    @property
+    def accept_len(self) -> float | None:
+        """Tokens per request and round of speculation, mean of the ranks."""
+        known = [rank.accept_len for rank in self.busy if rank.accept_len is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def is_in_graph(self) -> bool | None:
+        """The newest steps replay a captured graph on every rank, where the lines tell."""
+        known = [rank.is_in_graph for rank in self.busy if rank.running_req and rank.is_in_graph is not None]
+        return all(known) if known else None
+
     def take(self, record: Record, now_s: float) -> tuple[bool, list[Alarm]]:
         """Take a record in; tell whether `judge` could find steady decode at it, and what is alarming.
 
@@ -212,7 +234,8 @@ class State:
         rank.queue_req, rank.decode_tok_per_s = record.count("queue_req"), record.number("decode_tok_per_s")
         if rank.decode_tok_per_s is None and record.values["span_s"] and record.values["out_tok"] is not None:
             rank.decode_tok_per_s = record.values["out_tok"] / record.values["span_s"]
-        rank.accept_len = record.number("accept_len")
+        rank.accept_len, rank.kv_used_frac = record.number("accept_len"), record.number("kv_used_frac")
+        rank.is_in_graph = record.values["graph"]
         is_same = running_req == before and rank.plateau > 0
         rank.plateau = rank.plateau + 1 if is_same else 1
         if running_req == 0 and not had_prefill:
@@ -323,7 +346,7 @@ class State:
         SGLang prints nothing when its last request ends: silence is all there is. A server that hangs is as silent,
         until its watchdog speaks.
         """
-        due_s = 3.0 * (self.gap_s if self.gap_s is not None else UNKNOWN_GAP_S)
+        due_s = SILENT_GAPS * (self.gap_s if self.gap_s is not None else UNKNOWN_GAP_S)
         if self.idle_since_s is not None or now_s - self.last_at_s < max(idle_s, due_s):
             return False
         had_ranks = bool(self.ranks)
