@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from helpers import __version__
-from helpers.cli import bound, catalogues, engines, plan, simulate, watch
+from helpers.cli import batch, bound, catalogues, compare, doctor, engines, history, plan, simulate, watch
 from helpers.cli import redact as redaction
 from helpers.cli.printing import (
     describe_lives,
@@ -49,6 +49,9 @@ grows with running requests, and how far that is from the roofline.
   rooflog fit server.log       the answer and the levels; nothing is written
   rooflog fit rates.csv        the same from a table of running_req and
                                decode_tok_per_s
+  rooflog compare BASE NEW     did it regress: level by level, term by term
+  rooflog history RUNS_DIR     when did it: change points over runs in time
+  rooflog batch logs/          the answer for many logs, with an index page
   rooflog plan RUN_DIR         the next experiment as a script
   rooflog watch server.log     what a running server does now; waits for
                                steady decode
@@ -59,16 +62,17 @@ grows with running requests, and how far that is from the roofline.
   rooflog models, hardware     what is known by name, with its source
   rooflog engines              what is read from each engine's logs
   rooflog redact LOG --out F   the same log, safe to share
+  rooflog doctor               what works on this machine, and what to do
 
 What the log does not know goes into --context, as JSON text or as the path
 of a YAML or JSON file: --context '{"hardware": "h100-sxm", "tp": 1,
 "weight_bytes_per_step": 15e9, "kv_bytes_per_tok": 131072}'
 
-[bold]Exit codes[/bold]: 0 good; 1 a check failed; 2 cannot tell (a law is refused, with
-the reason); 3 could not run.
+[bold]Exit codes[/bold]: 0 good or same; 1 a check failed or it regressed; 2 cannot tell
+(with the reason); 3 could not run.
 """
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=MANUAL, add_completion=False,
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=MANUAL, add_completion=True,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 Logs = Annotated[list[str], typer.Argument(metavar="LOG", help="Files, folders or globs; .gz and .zst too.")]
@@ -120,7 +124,7 @@ def run(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, scorecard.json, run.json).
+    """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, summary.md, scorecard.json, run.json).
 
     The folder is written whole or not at all. Input that cannot be used writes nothing. A notebook that fails otherwise
     is kept, executed up to the failing cell.
@@ -226,7 +230,7 @@ def report(
     run_dir: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A run folder.")],
     debug: Debug = False,
 ) -> None:
-    """Build report.html of a run folder again: one offline page, the answer first.
+    """Build report.html and summary.md of a run folder again: one offline page, the answer first.
 
     [bold]Example[/bold]
 
@@ -237,6 +241,9 @@ def report(
     print(f"Written: {shown_path(write_report(run_dir))}")
 
 
+app.command()(compare.compare)
+app.command()(history.history)
+app.command(cls=_PairsCommand)(batch.batch)
 app.command()(bound.bound)
 app.command()(simulate.simulate)
 app.command("plan")(plan.plan_command)
@@ -245,6 +252,7 @@ app.command()(catalogues.models)
 app.command()(catalogues.hardware)
 app.command()(engines.engines)
 app.command()(redaction.redact)
+app.command()(doctor.doctor)
 app.command("bug-report")(redaction.bug_report)
 
 
