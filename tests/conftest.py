@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# No test reads or fills the user's own cache; those of the cache itself name a folder of theirs.
+os.environ["ROOFLOG_NO_CACHE"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from helpers import allowance, ingest, investigation, laws, scorecard, segment
+from helpers import allowance, ingest, investigation, laws, remote, scorecard, segment
 from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
@@ -119,7 +119,8 @@ def analyse(
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
     is_named_table = [Path(path).suffix.lower() == ".csv" for path in paths]
     if len(paths) == 1 and (is_named_table[0] or ingest.is_table(paths[0])):
-        return _analyse_table(Path(paths[0]), user, confidence, command, side or {})
+        with remote.local_copy(str(paths[0])) as local:
+            return _analyse_table(Path(local), user, confidence, command, side or {})
     if any(is_named_table):
         raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
     log = ingest.read_log(paths, progress=progress)

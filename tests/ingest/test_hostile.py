@@ -28,6 +28,7 @@ from helpers.cli import main
 from helpers.ingest import lines as lines_module
 from helpers.ingest.scan import MAX_RANKS, scan_file
 from helpers.ingest.sources import find_inputs
+from helpers.report.page import scripts
 from helpers.schema import LogFormatError, RooflogError, printable
 
 LINE = sglang_line()
@@ -365,13 +366,14 @@ def active_markup(page: str) -> list[str]:
         inside = False
 
         def handle_starttag(self, tag, attrs):
-            self.inside = tag == "script"
+            self.inside = tag == "script" and dict(attrs).get("type") != "application/json"  # data: not run
             pairs = [(name, value or "") for name, value in attrs]
             bad = [f"{name}={value}" for name, value in pairs if name.startswith("on") or "javascript:" in value]
             self.found = [*self.found, *bad, *([tag] if tag in ("iframe", "object", "embed", "form") else [])]
 
         def handle_data(self, data):
-            if self.inside and not data.startswith(("Plotly.newPlot(", "/**", "!function", "\n/**", "/*")):
+            own = data in scripts()[0] or data.startswith(("/**", "!function", "\n/**", "/*"))  # the page's, plotly.js
+            if self.inside and not own:
                 self.found = [*self.found, data[:100]]
 
         def handle_endtag(self, tag):

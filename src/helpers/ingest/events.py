@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from helpers.ingest.arguments import parse_arguments
 from helpers.ingest.dialect import EventRule
@@ -165,7 +167,7 @@ def _telling(literal: str | None) -> int:
 
 
 def number_lives(
-    events: list[Event], statistic_lines: Iterable[int], first_life: int = 0, restarts: Iterable[int] = ()
+    events: list[Event], statistic_lines: Sequence[int] | np.ndarray, first_life: int = 0, restarts: Iterable[int] = ()
 ) -> list[tuple[int, int]]:
     """Count the server lives of one file and set ``life`` on its events.
 
@@ -178,8 +180,8 @@ def number_lives(
     ----------
     events : list of Event
         In the order of the lines.
-    statistic_lines : iterable of int
-        Sorted line numbers.
+    statistic_lines : sequence of int
+        Line numbers.
     first_life : int
         Number of the life in which the file begins.
     restarts : iterable of int
@@ -190,16 +192,17 @@ def number_lives(
     list of (line_no, life)
         Where each life begins; the first is line 1.
     """
-    statistics = iter(sorted(set(statistic_lines)))
-    next_statistic = next(statistics, None)
+    statistics = np.sort(np.asarray(statistic_lines, np.int64))
+    n_before = 0
     life, begins = first_life, [(1, first_life)]
     has_run = has_progress = has_shown = False
     seen: set[str] = set()
     marks = [Event(line_no, "restart", None, "", 0, "") for line_no in restarts]
     for event in sorted([*events, *marks], key=lambda event: event.line_no):
-        while next_statistic is not None and next_statistic < event.line_no:
+        n_now = int(np.searchsorted(statistics, event.line_no))
+        if n_now > n_before:
             has_run = has_shown = True
-            next_statistic = next(statistics, None)
+        n_before = n_now
         if event.kind in ("args", "banner", "restart"):
             # a start-up line since the last statistic has begun the life of a restart already
             again = has_run or has_progress and (event.literal in seen or not seen)

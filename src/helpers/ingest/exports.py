@@ -8,11 +8,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import gzip
+import io
 import zlib
 from pathlib import Path
 
 import zstandard
 
+from helpers import remote
 from helpers.ingest import forward_pass, moments, prometheus, request_metrics, trtllm_stats
 from helpers.ingest.export_scan import Export, ExportScan
 
@@ -46,9 +48,12 @@ def find_export(path: str) -> Export | None:
 
 def read_head(path: str) -> str:
     """Return the beginning of a file as text; empty where it cannot be had (the reader proper then says why)."""
-    if path == "-" or not Path(path).is_file():
+    is_url = remote.is_url(path)
+    if path == "-" or not is_url and not Path(path).is_file():
         return ""
-    with contextlib.suppress(OSError, EOFError, zlib.error, zstandard.ZstdError), Path(path).open("rb") as file:
+    with contextlib.suppress(OSError, EOFError, zlib.error, zstandard.ZstdError), (
+        io.BytesIO(remote.read_start(path, HEAD_BYTES)) if is_url else Path(path).open("rb")
+    ) as file:
         start = file.read(4)
         file.seek(0)
         if start[:2] == b"\x1f\x8b":

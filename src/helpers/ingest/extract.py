@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -171,6 +171,12 @@ def _read_whole(family: Family, lines: pl.DataFrame, recent: list[str]) -> tuple
     return pl.concat([read, read_again]), pl.concat([failed, failed_again])
 
 
+def no_records() -> Records:
+    """Return what no lines hold."""
+    unusual = pl.DataFrame(schema={"line_no": pl.Int64, "text": pl.String})
+    return Records(_no_samples(), _no_malformed(), unusual)
+
+
 @functools.lru_cache(maxsize=1)
 def _no_samples() -> pl.DataFrame:
     where = {"line_no": pl.Int64, "part": pl.Int64, "text": pl.String, "prefix": pl.String, "engine": pl.String,
@@ -250,13 +256,15 @@ def _read_values(family: Family, layout: Layout, group: pl.DataFrame) -> pl.Data
     for slot in layout.slots:
         if slot.key is None:
             continue
-        value = pl.col("values").struct.field(str(slot.index + 1))
+        value = _value_of(slot.index)
         is_required = any(slot.name in choice for choice in family.required)
         number, is_bad = _convert(slot.key, value, is_required=is_required)
         columns[slot.key.column] = number.cast(_type_of(slot.key))
         problems.append(pl.when(is_bad).then(pl.concat_str(pl.lit(f"{slot.name!r} is "), value)))
     reason = pl.coalesce(*problems, pl.lit("")) if problems else pl.lit("")
-    return group.with_columns(**columns, extra=_extra(layout), reason=reason, engine=pl.lit(family.engine),
+    extra = extra_of(layout, _value_of)
+    extra = pl.lit(None, pl.String) if extra is None else extra
+    return group.with_columns(**columns, extra=extra, reason=reason, engine=pl.lit(family.engine),
                               kind=pl.lit(family.kind)).with_columns(**family.derived)
 
 
@@ -269,8 +277,8 @@ def _type_of(key: Key) -> pl.DataType | type[pl.DataType]:
     return MEASURES.get(key.column, pl.Int64 if key.read == "count" else pl.Float64)
 
 
-_SCALES = {"percent": 100.0, "ms": 1000.0}
-"""Divisors from what is printed to base units."""
+SCALES = {"percent": 1.0 / 100.0, "ms": 1.0 / 1000.0}
+"""From what is printed to base units: factors, as polars divides one row by rounding once and many rows twice."""
 
 
 def _convert(key: Key, value: pl.Expr, *, is_required: bool) -> tuple[pl.Expr, pl.Expr]:
@@ -284,31 +292,51 @@ def _convert(key: Key, value: pl.Expr, *, is_required: bool) -> tuple[pl.Expr, p
     number = value.cast(pl.Float64, strict=False)
     is_bad = number.is_null() | number.is_infinite() | (number < 0)
     is_bad = is_bad | number.is_nan() if is_required else is_bad
-    return number / _SCALES.get(key.read, 1.0), is_bad
+    return number * SCALES.get(key.read, 1.0), is_bad
 
 
-def _extra(layout: Layout) -> pl.Expr:
-    """Return the other values of a line as a JSON object with the digits as printed."""
+def extra_of(
+    layout: Layout, value: Callable[[int], pl.Expr], *, has_odd_numbers: bool = True
+) -> pl.Expr | None:
+    """Return the other values of a line as a JSON object with the digits as printed; None if there are none.
+
+    Parameters
+    ----------
+    layout : Layout
+    value : callable
+        Gives the text of the n-th value of the line.
+    has_odd_numbers : bool
+        Some value may be no number in JSON: a flag, nan, or one with leading zeros.
+    """
+    read = _json_value if has_odd_numbers else _as_it_is
     items: list[list[pl.Expr]] = []
     for slot in layout.slots:
         if slot.key is None or _is_scratch(slot.key):
             name = f"{slot.name} ({slot.unit.strip()})" if slot.unit else slot.name
-            items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: "), _json_value(slot.index)])
+            items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: "), read(value(slot.index))])
     for name, indices in layout.lists:
-        values = [_json_value(index) for index in indices]
-        separated = [expression for value in values for expression in (value, pl.lit(", "))][:-1]
+        values = [read(value(index)) for index in indices]
+        separated = [expression for each in values for expression in (each, pl.lit(", "))][:-1]
         items.append([pl.lit(f"{json.dumps(name, ensure_ascii=False)}: ["), *separated, pl.lit("]")])
     items += [[pl.lit(f"{json.dumps(name, ensure_ascii=False)}: true")] for name in layout.flags]
     if not items:
-        return pl.lit(None, pl.String)
+        return None
     joined = [expression for item in items for expression in (*item, pl.lit(", "))][:-1]
     return pl.concat_str(pl.lit("{"), *joined, pl.lit("}"))
 
 
-def _json_value(index: int) -> pl.Expr:
-    value = pl.col("values").struct.field(str(index + 1))
+def _json_value(value: pl.Expr) -> pl.Expr:
     in_json = {"True": "true", "False": "false", "nan": "null", "inf": "null", "-inf": "null", "-nan": "null"}
     return value.replace(in_json).str.replace(r"^(-?)0+([0-9])", "${1}${2}")  # JSON knows no leading zeros
+
+
+def _as_it_is(value: pl.Expr) -> pl.Expr:
+    return value
+
+
+def _value_of(index: int) -> pl.Expr:
+    """Return the n-th value of lines that a layout's expression matched."""
+    return pl.col("values").struct.field(str(index + 1))
 
 
 def _split_glued(text: str, named: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -20,8 +21,9 @@ import polars as pl
 import pyarrow as pa
 import zstandard
 
-from helpers import unpack
+from helpers import remote, unpack
 from helpers.ingest import wrappers
+from helpers.ingest.threads import n_threads
 from helpers.schema import LogFormatError
 
 CHUNK_BYTES = 8 * 2**20
@@ -32,6 +34,12 @@ MAX_LINE_BYTES = 16 * 2**20
 
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
+
+_BLOCK_BYTES = 2**18
+"""Looked at at once: what is computed of it stays in a core's own cache."""
+
+_PROBE_BYTES = 2**18
+"""Read first from where a chunk shall end, to find the end of a line there."""
 
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
 _MAX_ODD_SHARE = 0.1
@@ -47,6 +55,8 @@ class Chunk:
     offsets: np.ndarray
     ends_open: bool
     """The last line has no line feed: it may have been cut."""
+    has_controls: bool = True
+    """Some byte is a control code of ASCII that is no tab and no end of a line."""
 
     @property
     def last_line_no(self) -> int:
@@ -94,9 +104,16 @@ class FileReader:
             Missing, unreadable, empty or binary file, or a truncated archive.
         """
         source = _HashingReader(self.path)
+        is_first = True
+        for text in self._whole_pieces(source):
+            if is_first:
+                refuse_binary(text, self.path)
+                is_first = False
+            if report is not None:
+                report(source.n_bytes)
+            yield self._clean(text, ends_open=False)
         carry = b""
         overlong = False
-        is_first = True
         for piece, is_last in _with_last(_decoded(source, self.path, self.chunk_bytes, self.oddities)):
             if is_first:
                 refuse_binary(piece, self.path)
@@ -116,7 +133,8 @@ class FileReader:
                     carry, overlong = carry[:MAX_LINE_BYTES], True
                     self.oddities["cut_lines"] += 1
                 continue
-            block, rest = b"".join((carry, memoryview(piece)[:cut])), piece[cut:]
+            is_whole = not carry and cut == len(piece)
+            block, rest = (piece, b"") if is_whole else (b"".join((carry, memoryview(piece)[:cut])), piece[cut:])
             held = len(block) if is_last else self._hold_from(block)
             if held:
                 yield self._clean(block[:held], ends_open=False)
@@ -129,6 +147,18 @@ class FileReader:
             raise LogFormatError(
                 f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
             )
+
+    def _whole_pieces(self, source: _HashingReader) -> Iterator[bytes]:
+        """Yield whole lines of a plain file without copying them, up to its last piece or what must be looked at."""
+        n_probed = min(_PROBE_BYTES, self.chunk_bytes // 2)
+        while not source.is_packed:
+            probe_at = source.n_bytes + self.chunk_bytes - n_probed
+            probe = source.peek(probe_at, n_probed)
+            first, last = probe.find(b"\n") + 1, probe.rfind(b"\n") + 1
+            held = self._hold_from(probe[first:last])
+            if len(probe) < n_probed or not held:
+                return
+            yield source.read(probe_at + first + held - source.n_bytes)
 
     def _hold_from(self, block: bytes) -> int:
         """Return where the lines begin that must wait for the ones after them."""
@@ -152,11 +182,29 @@ class FileReader:
                 decoded = text.decode(errors="replace")
                 self.oddities["invalid_utf8"] += decoded.count("\ufffd")
                 text = decoded.encode()
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-        offsets = np.concatenate([[0], ends, [len(text)] if ends_open else []]).astype(np.int64)
-        chunk = Chunk(self.n_lines + 1, text, offsets, ends_open)
+        ends, has_controls = _find_ends(text)
+        last = [len(text)] if ends_open else []
+        offsets = np.concatenate([np.array(each, np.int64) for each in ([0], *ends, last)])
+        chunk = Chunk(self.n_lines + 1, text, offsets, ends_open, has_controls)
         self.n_lines += len(offsets) - 1
         return chunk
+
+
+def _find_ends(text: bytes) -> tuple[list[np.ndarray], bool]:
+    """Return where lines end behind their line feeds, and whether other control codes are there."""
+    codes = np.frombuffer(text, np.uint8)
+    ends = []
+    has_controls = b"\x7f" in text
+    for start in range(0, len(codes), _BLOCK_BYTES):
+        block = codes[start: start + _BLOCK_BYTES]
+        low = np.flatnonzero(block < ord(" "))
+        is_end = block[low] == ord("\n")
+        if not is_end.all():
+            others = block[low[~is_end]]
+            has_controls |= bool(((others != ord("\t")) & (others != ord("\r"))).any())
+            low = low[is_end]
+        ends.append(low + (start + 1))
+    return ends, has_controls
 
 
 def split_lines(chunk: Chunk) -> pl.DataFrame:
@@ -166,6 +214,11 @@ def split_lines(chunk: Chunk) -> pl.DataFrame:
     )
     numbers = np.arange(chunk.first_line_no, chunk.first_line_no + len(lines))
     return pl.DataFrame({"line_no": pl.Series(numbers, dtype=pl.Int64), "text": pl.Series(lines)})
+
+
+_MAGIC_BYTES = 4
+_PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What files begin with whose lines are not those stored."""
 
 
 def refuse_binary(sample: bytes, path: str) -> None:
@@ -189,15 +242,38 @@ class _HashingReader:
         self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
         self._path, self._hash = path, hashlib.sha256()
         self._size_bytes = None if path == "-" else _stored_bytes(self._file)
+        self._hasher = ThreadPoolExecutor(1) if n_threads() > 1 else None
+        self._hashed: Future[None] | None = None
         self.n_bytes = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether lines cannot be read from anywhere: no regular file, compressed, or not plain UTF-8."""
+        start = self.peek(0, _MAGIC_BYTES) if self._size_bytes is not None else b""
+        return not start or start.startswith(_PACKED)
+
+    def peek(self, at: int, size: int) -> bytes:
+        """Return some bytes of a regular file, neither hashed nor counted."""
+        return os.pread(self._file.fileno(), size, at)
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
-        self._hash.update(data)
+        if self._hasher is not None and len(data) > _BLOCK_BYTES:
+            if self._hashed is not None:
+                self._hashed.result()
+            self._hashed = self._hasher.submit(self._hash.update, data)  # lets other threads go on meanwhile
+        else:
+            self._await_hash()
+            self._hash.update(data)
         self.n_bytes += len(data)
         return data
 
+    def _await_hash(self) -> None:
+        if self._hashed is not None:
+            self._hashed.result()
+
     def hexdigest(self) -> str:
+        self._await_hash()
         return self._hash.hexdigest()
 
     def doubts(self) -> list[str]:
@@ -209,6 +285,8 @@ class _HashingReader:
         return [f"{self._path}: {verb} from {self._size_bytes} to {self.n_bytes} bytes while it was read: {what}"]
 
     def close(self) -> None:
+        if self._hasher is not None:
+            self._hasher.shutdown()
         if self._file is not sys.stdin.buffer:
             self._file.close()
 
@@ -224,16 +302,19 @@ def _open(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb", buffering=0)
     except FileNotFoundError as error:
-        raise LogFormatError(f"{path}: no such file; expected a server log. Check the path") from error
+        name = remote.shown(path)
+        raise LogFormatError(f"{name}: no such file; expected a server log. Check the path") from error
     except OSError as error:
         raise LogFormatError(f"{path}: cannot be read ({error.strerror}); expected a readable server log") from error
 
 
 def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str]) -> Iterator[bytes]:
     """Yield the source unpacked and as UTF-8, recognised by its first bytes, not by its name."""
-    start = source.read(4)
+    start = source.read(_MAGIC_BYTES)
     stream: Iterator[bytes]
-    if start[:2] == b"\x1f\x8b":
+    if source.n_bytes > len(start):  # what is left of a file whose begin is known
+        stream = _plain(start, source, size)
+    elif start[:2] == b"\x1f\x8b":
         stream = unpack.gunzip(start, source, path, size)
     elif start == zstandard.FRAME_HEADER:
         stream = unpack.unzstd(start, source, path, size)

@@ -16,20 +16,22 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
+from helpers import remote
 from helpers.ingest import facts as facts_of
-from helpers.ingest import lives, stamps
+from helpers.ingest import lives
 from helpers.ingest.accounting import Accounting, add_up
+from helpers.ingest.cache import read_through
 from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import INTERNAL_KINDS, Event, number_lives, settle
 from helpers.ingest.export_scan import ExportScan
 from helpers.ingest.exports import find_export
 from helpers.ingest.log_tables import to_events, to_moments, to_samples
 from helpers.ingest.nearest import describe_contents, describe_unread, expected_lines
-from helpers.ingest.scan import MAX_RANKS, FileScan, scan_file
+from helpers.ingest.parts import Part, count_names, prepare
+from helpers.ingest.scan import FileScan, scan_file
 from helpers.ingest.sources import Source, SourceLike, find_inputs, stem_of
-from helpers.ingest.speculation import join_speculation
 from helpers.ingest.table import is_table
-from helpers.ingest.workers import tell_apart
+from helpers.ingest.urls import scan_copy, stored_bytes
 from helpers.schema import MOMENTS, LogFormatError
 
 LAW_KINDS = ("iteration", "counters", "decode", "stats", "request")
@@ -38,9 +40,6 @@ over a whole request."""
 
 _TELLING_KINDS = [*LAW_KINDS, "prefill"]
 """Kinds that make a file a server log; a lone spec line is what a client's note quotes."""
-
-_MAX_BACK_US = 60 * 10**6
-"""Ranks and processes interleave by seconds; a larger step back is a clock that was set or logs put together."""
 
 Progress = Callable[[int, int], None]
 
@@ -79,33 +78,20 @@ class Log:
     source_kinds: tuple[str, ...] = ()
 
 
-@dataclass
-class _Part:
-    """One file, ready to be put on the common clock and among the lives of the input."""
-
-    scan: FileScan
-    samples: pl.DataFrame
-    events: pl.DataFrame
-    engine: str | None
-    notes: list[str]
-    moments: pl.DataFrame | None = None
-
-    @property
-    def span_us(self) -> tuple[int, int] | None:
-        """First and last stamp."""
-        stamped = pl.concat([self.samples["us"], self.events["us"]]).drop_nulls()
-        return (int(stamped.min()), int(stamped.max())) if len(stamped) else None  # type: ignore[arg-type]
-
-
-def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | None = None) -> Log:
+def read_log(
+    source: SourceLike | Sequence[SourceLike], *, progress: Progress | None = None, cache: bool = True
+) -> Log:
     """Read one or several server logs, or exports of the same servers (scrapes, snapshots, records of steps).
 
     Parameters
     ----------
     source : str, path or sequence of them
-        File (plain, .gz, .zst), folder (searched recursively), glob, or '-' for standard input.
+        File (plain, .gz, .zst), folder (searched recursively), glob, or '-' for standard input; URLs of these too.
     progress : callable, optional
         Called with (bytes read, bytes in all; 0 if unknown) as reading goes on.
+    cache : bool
+        Take what a file holds from the user's cache folder if it was read before, and keep it there (`cache`); the
+        result is the same. The environment variable ROOFLOG_NO_CACHE=1 turns it off too.
 
     Returns
     -------
@@ -115,6 +101,8 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
     ------
     LogFormatError
         An input is missing, empty, binary or damaged, or no line of it is a statistic.
+    RemoteError
+        A URL cannot be reached or read, or holds credentials.
 
     Notes
     -----
@@ -125,13 +113,13 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
     A wrapper's time stamp is used only in files whose statistic lines carry none of their own. An export belongs to
     the server life of a log of the same engine whose time it lies in, else to one of its own.
     """
-    inputs = find_inputs(source)
-    sizes = [os.path.getsize(path) if path != "-" else 0 for path in inputs.paths]
+    inputs = find_inputs(source, takes_urls=True)
+    sizes = [stored_bytes(path) if progress else 0 for path in inputs.paths]
     parts, notes = [], list(inputs.notes)
     for index, path in enumerate(inputs.paths):
         report = functools.partial(_report, progress, sum(sizes[:index]), sum(sizes)) if progress else None
         try:
-            scan = _scan(path, report)
+            scan = _scan(path, report, cache=cache)
         except LogFormatError as error:
             if not inputs.is_searched or find_export(path) is None:
                 raise
@@ -145,7 +133,7 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
             raise LogFormatError(f"{path}: expected a server log, found a table of levels; give it to `rooflog fit`")
         if not has_statistics:
             raise LogFormatError(_no_statistics(scan))
-        parts.append(_prepare(scan))
+        parts.append(prepare(scan))
     if not parts:
         raise LogFormatError(
             f"{', '.join(inputs.paths)}: expected statistic lines ({expected_lines()}), found none; {notes[-1]}"
@@ -153,12 +141,16 @@ def read_log(source: SourceLike | Sequence[SourceLike], *, progress: Progress | 
     return _combine(_in_time_order(parts) if inputs.is_searched else parts, notes)
 
 
-def _scan(path: str, report: Callable[[int], None] | None) -> FileScan:
-    """Read a file by the reader that its first bytes ask for."""
-    export = find_export(path)
-    if export is None:
+def _scan(path: str, report: Callable[[int], None] | None, *, cache: bool = False) -> FileScan:
+    """Read a file by the reader that its first bytes ask for, or take what it held when it was read before."""
+    if remote.is_url(path):
+        return scan_copy(path, _scan, report)  # the copy has another name each time: no entry would be found again
+    if cache:
+        scan = read_through(path, lambda local: _scan(local, report))
+    elif (export := find_export(path)) is None:
         return scan_file(path, report)
-    scan = export.read(path)
+    else:
+        scan = export.read(path)
     if report is not None:
         report(scan.n_bytes)
     return scan
@@ -169,81 +161,12 @@ def _report(progress: Progress, done_before: int, total: int, done: int) -> None
     progress(done_before + done, total)
 
 
-def _prepare(scan: FileScan) -> _Part:
-    """Put one file's records into one table and on one clock."""
-    samples = pl.concat(scan.samples).with_columns(pl.col("stamp").cast(pl.Int64).alias("us"))
-    told: list[str] = []
-    if not isinstance(scan, ExportScan):
-        samples, told = tell_apart(samples)
-        samples = join_speculation(samples)
-        for finish in (dialect.finish for dialect in DIALECTS if dialect.finish is not None):
-            samples = finish(samples)
-    engine = samples["engine"].value_counts(sort=True)["engine"][0]
-    events = _event_stamps(scan.events)
-    has_own = bool(samples["stamp_kind"].is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE]).any())
-    if has_own:
-        samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
-    samples, events = _unroll(samples, events)
-    if isinstance(scan, ExportScan):
-        moments = pl.concat(scan.moments) if scan.moments else None
-        if moments is not None:
-            moments = moments.with_columns(us=pl.col("stamp").cast(pl.Int64), shown=pl.col("stamp").cast(pl.Int64))
-        return _Part(scan, samples, events, engine, list(scan.notes), moments)
-    return _Part(scan, samples, events, engine, [*scan.notes, *told, *_doubts(scan.path, samples)])
-
-
-def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
-    """Say where the clock of the log was set back, and where there are more rank tags than a server has."""
-    n_ranks = samples["rank"].drop_nulls().n_unique()
-    doubts = [] if n_ranks <= MAX_RANKS else [
-        f"{path}: {n_ranks} different rank tags, more than the {MAX_RANKS} that any server has: something else wrote "
-        "them"
-    ]
-    stamped = samples.filter(pl.col("us").is_not_null()).with_columns(step=pl.col("us").diff().over("stamp_kind"))
-    back = stamped.filter(pl.col("step") < -_MAX_BACK_US)
-    if back.is_empty():
-        return doubts
-    line_no, step = back.select("line_no", "step").row(0)
-    return [*doubts, f"{path}: time stamps jump back {len(back)} times, first by {-step / 1e6:g} s at line {line_no}"]
-
-
-def _event_stamps(events: list[Event]) -> pl.DataFrame:
-    """Read stamp and rank of the events."""
-    columns = {"line_no": pl.Int64, "text": pl.String, "prefix": pl.String}
-    rows = [(event.line_no, event.text, event.text[: event.start]) for event in events]
-    table = stamps.read_prefixes(pl.DataFrame(rows, schema=columns, orient="row"))
-    return table.select("line_no", "stamp", "stamp_kind", "rank").with_columns(us=pl.col("stamp").cast(pl.Int64))
-
-
-def _without_wrapper_stamps(table: pl.DataFrame) -> pl.DataFrame:
-    is_wrapper = pl.col("stamp_kind") == stamps.WRAPPER
-    return table.with_columns(
-        us=pl.when(~is_wrapper).then("us"), stamp_kind=pl.when(is_wrapper).then(0).otherwise("stamp_kind")
-    )
-
-
-def _unroll(samples: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Carry midnight and New Year over records and events together, in the order of the lines."""
-    both = pl.concat([
-        samples.select("line_no", "us", "stamp_kind", is_event=pl.lit(False)).with_row_index("row"),
-        events.select("line_no", "us", "stamp_kind", is_event=pl.lit(True)).with_row_index("row"),
-    ]).sort("line_no", maintain_order=True)
-    stamped = both.filter(pl.col("us").is_not_null())
-    shown, clock = stamps.unroll(stamped["us"].to_numpy(), stamped["stamp_kind"].to_numpy())
-    stamped = stamped.with_columns(us=pl.Series(clock, dtype=pl.Int64), shown=pl.Series(shown, dtype=pl.Int64))
-    tables = []
-    for table, is_event in ((samples, False), (events, True)):
-        mine = stamped.filter(pl.col("is_event") == is_event).select("row", "us", "shown")
-        tables.append(table.with_row_index("row").drop("us").join(mine, on="row", how="left").sort("row").drop("row"))
-    return tables[0], tables[1]
-
-
-def _in_time_order(parts: list[_Part]) -> list[_Part]:
+def _in_time_order(parts: list[Part]) -> list[Part]:
     """Order files that were found, not named, by their first stamp; files without one keep their place at the end."""
     return sorted(parts, key=lambda part: (part.span_us is None, part.span_us or (0, 0)))
 
 
-def _combine(parts: list[_Part], notes: list[str]) -> Log:
+def _combine(parts: list[Part], notes: list[str]) -> Log:
     """Count the lives over all files, set the origin of the clock and build the tables."""
     logs = [part for part in parts if not isinstance(part.scan, ExportScan)]
     n_lives = _number_logs(logs, notes)
@@ -251,7 +174,7 @@ def _combine(parts: list[_Part], notes: list[str]) -> Log:
     n_lives = _place_exports(parts, len(logs), n_lives, notes)
     engines = Counter[str]()
     for part in parts:
-        engines.update(dict(part.samples["engine"].value_counts().iter_rows()))
+        engines.update(dict(count_names(part.samples["engine"])))
     engine = engines.most_common(1)[0][0]
     if len(engines) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in engines.most_common())
@@ -275,28 +198,34 @@ def _combine(parts: list[_Part], notes: list[str]) -> Log:
     )
 
 
-def _number_logs(parts: list[_Part], notes: list[str]) -> int:
+def _number_logs(parts: list[Part], notes: list[str]) -> int:
     """Count the lives of the logs and mark them; return how many there are."""
     life = -1
-    before: _Part | None = None
+    before: Part | None = None
     for part in parts:
         first_life = life if before is not None and _continues(part, before) else life + 1
         restarts = [line for dialect in DIALECTS if dialect.restarts for line in dialect.restarts(part.samples)]
-        begins = number_lives(part.scan.events, part.samples["line_no"].to_list(), first_life, restarts)
+        begins = number_lives(part.scan.events, part.samples["line_no"].to_numpy(), first_life, restarts)
         life = begins[-1][1]
         starts = np.array([line_no for line_no, _ in begins])
         part.samples, part.events = (
-            table.with_columns(file=pl.lit(part.scan.path), server_life=pl.Series(
-                np.searchsorted(starts, table["line_no"].to_numpy(), side="right") - 1 + first_life, dtype=pl.Int64
-            ))
-            for table in (part.samples, part.events)
+            _with_lives(table, part.scan.path, starts, first_life) for table in (part.samples, part.events)
         )
         notes += part.notes
         before = part
     return life + 1
 
 
-def _place_exports(parts: list[_Part], n_logs: int, n_lives: int, notes: list[str]) -> int:
+def _with_lives(table: pl.DataFrame, path: str, starts: np.ndarray, first_life: int) -> pl.DataFrame:
+    """Add the file and, by the lines with which each begins, the server life."""
+    life = pl.lit(first_life, pl.Int64)
+    if len(starts) > 1:
+        lives_before = np.searchsorted(starts, table["line_no"].to_numpy(), side="right") - 1
+        life = pl.lit(pl.Series(lives_before + first_life, dtype=pl.Int64))
+    return table.with_columns(file=pl.lit(path), server_life=life)
+
+
+def _place_exports(parts: list[Part], n_logs: int, n_lives: int, notes: list[str]) -> int:
     """Give every export the life of a log of its engine whose time it lies in, else one of its own."""
     for part in parts[n_logs:]:
         notes += part.notes
@@ -310,7 +239,7 @@ def _place_exports(parts: list[_Part], n_logs: int, n_lives: int, notes: list[st
     return n_lives
 
 
-def _continues(part: _Part, before: _Part) -> bool:
+def _continues(part: Part, before: Part) -> bool:
     """Tell whether a file is the next rotated part of the log before it."""
     first_record = part.samples["line_no"][0]
     starts_up = any(event.kind in ("args", "banner") and event.line_no < first_record for event in part.scan.events)
@@ -322,25 +251,34 @@ def _continues(part: _Part, before: _Part) -> bool:
 
 def _count_seconds(tables: list[pl.DataFrame], notes: list[str]) -> list[pl.DataFrame]:
     """Add ``t_s``: seconds since the first stamp of the input, per kind of stamp, never anything else."""
-    origin = (
-        pl.concat([table.select("stamp_kind", "us") for table in tables])
-        .drop_nulls().group_by("stamp_kind").agg(origin=pl.col("us").min())
-    )
-    if len(origin) > 1:
+    origins = _first_stamps(tables)
+    if len(origins) > 1:
         notes.append("time stamps of different kinds (with and without date or year): t_s counts per kind")
     samples = tables[0]
     n_unstamped = samples["us"].null_count()
     if n_unstamped:
         notes.append(f"{n_unstamped} of {len(samples)} records carry no time stamp: t_s is missing there")
+    origin = pl.lit(next(iter(origins.values()), 0), pl.Int64)
+    if len(origins) > 1:
+        origin = pl.col("stamp_kind").replace_strict(origins, default=None, return_dtype=pl.Int64)
     return [
-        table.join(origin, on="stamp_kind", how="left", maintain_order="left").with_columns(
-            t_s=(pl.col("us") - pl.col("origin")) / 1e6, ts=pl.col("shown").cast(pl.Datetime("us"))
-        )
+        table.with_columns(t_s=(pl.col("us") - origin) / 1e6, ts=pl.col("shown").cast(pl.Datetime("us")))
         for table in tables
     ]
 
 
-def _settled(parts: list[_Part]) -> list[tuple[int, Event]]:
+def _first_stamps(tables: list[pl.DataFrame]) -> dict[int, int]:
+    """Return the first stamp of each kind [us]."""
+    first: dict[int, int] = {}
+    for table in tables:
+        stamped = table.select("stamp_kind", "us").drop_nulls()
+        for kind in stamped["stamp_kind"].unique():
+            least = int(stamped.filter(pl.col("stamp_kind") == kind)["us"].min())  # type: ignore[arg-type]
+            first[kind] = min(first.get(kind, least), least)
+    return first
+
+
+def _settled(parts: list[Part]) -> list[tuple[int, Event]]:
     """Return the events of all files with their row in the table of stamps."""
     kept, offset = [], 0
     for part in parts:
@@ -353,7 +291,7 @@ def _settled(parts: list[_Part]) -> list[tuple[int, Event]]:
     return kept
 
 
-def _facts(parts: list[_Part], n_lives: int) -> tuple[dict[str, Any], ...]:
+def _facts(parts: list[Part], n_lives: int) -> tuple[dict[str, Any], ...]:
     """Collect the facts of every life; what an export says stands where the log is silent."""
     engine_of = {id(event): part.engine for part in parts for event in part.scan.events}
     events: list[list[Event]] = [[] for _ in range(n_lives)]

@@ -71,13 +71,26 @@ def _to_pandas(table: pl.DataFrame, nullable: Container[str] = ()) -> pd.DataFra
     columns: dict[str, Any] = {}
     for column in table.iter_columns():
         if column.name in nullable:
-            numbers = column.fill_null(0).cast(pl.Int64).to_numpy(writable=True)
-            columns[column.name] = pd.arrays.IntegerArray(numbers, column.is_null().to_numpy(writable=True))
+            numbers = _filled(column.cast(pl.Int64), 0)
+            columns[column.name] = pd.arrays.IntegerArray(numbers, _is_missing(column))
         elif column.dtype == pl.Boolean:
-            flags = column.fill_null(False).to_numpy(writable=True)
-            columns[column.name] = pd.arrays.BooleanArray(flags, column.is_null().to_numpy(writable=True))
+            columns[column.name] = pd.arrays.BooleanArray(_filled(column, False), _is_missing(column))
         elif column.dtype == pl.String:
             columns[column.name] = pd.Series(column.to_arrow(), dtype="str")
         else:
             columns[column.name] = column.to_pandas()
     return pd.DataFrame(columns, copy=False)
+
+
+def _filled(column: pl.Series, value: int | bool) -> np.ndarray:
+    """Return the values as an array of one's own, missing ones replaced."""
+    if column.null_count() == len(column):
+        return np.full(len(column), value)
+    return column.fill_null(value).to_numpy(writable=True)
+
+
+def _is_missing(column: pl.Series) -> np.ndarray:
+    """Return which values are missing."""
+    if column.null_count() in (0, len(column)):
+        return np.full(len(column), column.null_count() > 0)
+    return column.is_null().to_numpy(writable=True)

@@ -1,102 +1,21 @@
-"""One file, chunk by chunk: every line gets its class, statistic lines become records, events are read."""
+"""One file, chunk by chunk, several chunks at once."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import numpy as np
-import polars as pl
+from helpers.ingest.chunk_scan import FAMILIES, SAMPLE_COLUMNS, ChunkScan, names_record, new_habits, scan_chunk
+from helpers.ingest.lines import CHUNK_BYTES, FileReader
+from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
+from helpers.ingest.threads import n_threads
 
-from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, MalformedLine
-from helpers.ingest.dialect import any_of
-from helpers.ingest.engines import DIALECTS
-from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, Event, read_event
-from helpers.ingest.extract import MEASURES, RecentLayouts, Records, extract
-from helpers.ingest.known import KNOWN, OPAQUE
-from helpers.ingest.lines import CHUNK_BYTES, LONG_LINE_BYTES, Chunk, FileReader, split_lines
-from helpers.ingest.nearest import MEASURED_PATTERN
-from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER, read_prefixes, wrapper_gaps_s
-from helpers.ingest.wrappers import CONTINUED, folded, unwrap
-
-FAMILIES = tuple(
-    sorted(
-        (family for dialect in DIALECTS for family in dialect.families),
-        key=lambda family: family.literal.startswith("#"),
-    )
-)
-"""In the order in which they claim a line; one that is known by a mere key comes last."""
-
-_OPAQUE = [literal for literals in OPAQUE.values() for literal in literals]
-_QUOTING = [*ARGS_LITERALS, *_OPAQUE]
-_EVENT = list(dict.fromkeys(rule.literal for _, rule in RULES))
-_KNOWN = [literal for literals in KNOWN.values() for literal in literals]
-
-_NAMES_STATISTIC = any_of(family.literal for family in FAMILIES)
-_OWN_LITERALS = [family.literal for family in FAMILIES if not family.literal.startswith("#")]
-_NAMES_RECORD = re.compile("|".join(map(re.escape, _OWN_LITERALS)).encode())
-"""A mere key stands in the later rows of a folded record too."""
-_NAMES_EVENT = any_of(_EVENT)
-_IS_ACCESS = any_of(KNOWN["access line"])
-_IS_ARGS = any_of(ARGS_LITERALS)
-_IS_OPAQUE = any_of(_OPAQUE)
-_IS_RARE = any_of(dict.fromkeys((*_QUOTING, *_EVENT, *_KNOWN)))
-
-_COLOUR = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>]"
-_COLOUR_WITHOUT_ESCAPE = r"\[[0-9]{1,3}(?:;[0-9]{1,3})*m"
-_COLOUR_RESET = r"\[0(?:;0)?m"
-"""Logs that lost the escape bytes of their colours when they were saved still end each with this."""
-
-_CONTROL = "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
-_CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\r")) + b"\x7f"
-_WIDE_CONTROL_BYTES = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
-"""What a terminal obeys instead of showing it, directions of writing included; it can stand nowhere in a record."""
-
-# An uncut record ends in a count, two decimals, a unit, a flag or its wrapper's quote.
-_WHOLE_END = (
-    r"(?:#[\w-]+: [0-9]+|\.[0-9]{2,}|%|reqs|tokens|tokens/s|ms|\(dummy\)|True|False|nan|[\"}]|"
-    r"completed waiting|/GPU|/device|tree_cache_hit_rate.*)[ ,.\r]*$"
-)
-_N_WORKERS = min(4, os.cpu_count() or 1)
-"""Chunks scanned at once; each holds several times its text, so memory bounds the number."""
+__all__ = ["FAMILIES", "MAX_RANKS", "SAMPLE_COLUMNS", "FileScan", "scan_file"]
 
 MAX_RANKS = 1024
 """More rank tags than any server prints."""
-
-_MAX_SHOWN = 3
-"""Lines that could not be placed, kept for the error message of a log without statistics."""
-
-SAMPLE_COLUMNS = ["line_no", "part", "engine", "kind", *MEASURES, "extra", "stamp", "stamp_kind", "rank"]
-
-
-@dataclass
-class ChunkScan:
-    """What was found in some lines; the lines of its classes add up to their number."""
-
-    samples: list[pl.DataFrame] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    lines: Counter[str] = field(default_factory=Counter)
-    known: Counter[str] = field(default_factory=Counter)
-    oddities: Counter[str] = field(default_factory=Counter)
-    malformed: list[MalformedLine] = field(default_factory=list)
-    unplaced: list[str] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    """Stamp of the wrapper less the record's own, of some records that carry both."""
-
-    def add(self, later: ChunkScan) -> None:
-        """Append what the lines after these hold."""
-        self.samples += later.samples
-        self.events += later.events
-        self.lines.update(later.lines)
-        self.known.update(later.known)
-        self.oddities.update(later.oddities)
-        self.malformed += later.malformed[: MAX_EXAMPLES - len(self.malformed)]
-        self.unplaced += later.unplaced[: _MAX_SHOWN - len(self.unplaced)]
-        self.gaps_s += later.gaps_s
 
 
 @dataclass
@@ -125,17 +44,22 @@ def scan_file(
     chunk_bytes : int
         Text held at once per worker; the result does not depend on it.
     """
-    reader = FileReader(path, chunk_bytes, _NAMES_RECORD)
+    reader = FileReader(path, chunk_bytes, names_record)
     scan = FileScan(path=path)
-    recent: RecentLayouts = {}
+    habits = new_habits()
     pending: deque[Future[ChunkScan]] = deque()
-    with ThreadPoolExecutor(_N_WORKERS) as pool:
+    n_workers = n_threads()
+    if n_workers == 1:
         for chunk in reader.chunks(report):
-            pending.append(pool.submit(_scan_chunk, path, chunk, recent))
-            if len(pending) > _N_WORKERS:
-                scan.add(pending.popleft().result())
-        for future in pending:
-            scan.add(future.result())
+            scan.add(scan_chunk(path, chunk, habits))
+    else:
+        with ThreadPoolExecutor(n_workers) as pool:
+            for chunk in reader.chunks(report):
+                pending.append(pool.submit(scan_chunk, path, chunk, habits))
+                if len(pending) > n_workers:
+                    scan.add(pending.popleft().result())
+            for future in pending:
+                scan.add(future.result())
     scan.oddities.update(reader.oddities)
     scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
     scan.notes += [*reader.notes, *_stamp_doubts(scan)]
@@ -160,163 +84,3 @@ def _stamp_doubts(scan: FileScan) -> list[str]:
         return [f"{scan.path}: the records carry no time stamp of their own; the wrapper's are used as printed (often "
                 "UTC, at times buffered): only their differences count"]
     return []
-
-
-def _scan_chunk(path: str, chunk: Chunk, recent: RecentLayouts) -> ChunkScan:
-    """Place every line of a chunk: statistics first, then the many access lines, then what is rare."""
-    scan = ChunkScan()
-    lines, n_continued = _readable_lines(scan, chunk)
-    scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
-    masks = lines.select(
-        statistic=pl.col("text").str.contains(_NAMES_STATISTIC), access=pl.col("text").str.contains(_IS_ACCESS)
-    )
-    candidates = lines.filter(masks["statistic"])
-    candidates = _strip_colours(candidates, _COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
-    records = extract(FAMILIES, candidates, recent, _QUOTING, _EVENT)
-    records, later = _unfold(records, lines, recent)
-    if later:
-        is_kept = ~lines["line_no"].is_in(later)
-        lines, masks = lines.filter(is_kept), masks.filter(is_kept)
-        is_record = lines["line_no"].is_in(records.samples["line_no"].unique().to_list())
-        masks = masks.with_columns(statistic=masks["statistic"] | is_record)  # the literal itself may be folded
-        candidates = candidates.filter(~pl.col("line_no").is_in(later))
-    n_continued += len(later)
-    scan.oddities["folded_lines"] += len(later)
-    scan.known += Counter({CONTINUED: n_continued})
-    statistic, malformed = _keep_statistics(scan, path, chunk, records)
-    placed = statistic | malformed
-    is_all_read = not later and len(placed) == len(candidates)
-    unread = candidates[:0] if is_all_read else candidates.filter(~pl.col("line_no").is_in(placed))
-
-    n_access = int((~masks["statistic"] & masks["access"]).sum())
-    scan.known += Counter({"access line": n_access})
-    rest = lines.filter(~masks["statistic"] & ~masks["access"])
-    is_rare = rest["text"].str.contains(_IS_RARE)
-    _keep_unplaced(scan, rest.filter(~is_rare))
-    rare = pl.concat([rest.filter(is_rare), unread])
-    events = _keep_events(scan, pl.concat([rare, records.unusual]), placed)
-
-    counts = Counter(other=int((~is_rare).sum()), other_known=n_access + n_continued)
-    counts.update(statistic=len(statistic), malformed=len(malformed), event=len(events))
-    counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))))
-    scan.lines.update({name: counts[name] for name in CLASSES})
-    return scan
-
-
-def _readable_lines(scan: ChunkScan, chunk: Chunk) -> tuple[pl.DataFrame, int]:
-    """Return the lines without wrapper, colours and control codes, and how many went into lines before them."""
-    parts = unwrap(split_lines(chunk), chunk.text)
-    lines = parts.lines
-    scan.oddities["split_lines"] += parts.n_continued
-    has_escapes = b'{"log":"' in chunk.text  # docker writes control codes as JSON
-    if has_escapes or b"\x1b" in chunk.text:
-        lines = _strip_colours(lines, "\x1b", _COLOUR, scan.oddities)
-    if has_escapes or _has_controls(chunk.text):
-        is_odd = lines["text"].str.contains(_CONTROL)
-        scan.oddities["control_codes"] += int(is_odd.sum())
-        lines = lines.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
-    return lines, parts.n_continued
-
-
-def _has_controls(text: bytes) -> bool:
-    """Tell whether control codes are in a text; colours count too."""
-    is_plain = len(text.translate(None, _CONTROL_BYTES)) == len(text)
-    return not is_plain or not text.isascii() and _WIDE_CONTROL_BYTES.search(text) is not None
-
-
-def _unfold(
-    records: Records, lines: pl.DataFrame, recent: RecentLayouts
-) -> tuple[Records, list[int]]:
-    """Read the records that a terminal folded over several lines; return the numbers of their later lines too."""
-    guesses = folded(lines, any_of(_OWN_LITERALS)).with_row_index("guess").cast({"guess": pl.Int64})
-    if guesses.is_empty():
-        return records, []
-    numbered = guesses.select(line_no="guess", text="text")
-    found = extract(FAMILIES, numbered, recent, _QUOTING, _EVENT)
-    is_cut = pl.col("line_no").is_in(found.malformed["line_no"].to_list()) | ~pl.col("text").str.contains(_WHOLE_END)
-    whole = found.samples.filter(~is_cut)
-    whole = whole.rename({"line_no": "guess"}).join(guesses.drop("text"), on="guess").sort("guess")
-    whole = whole.filter(pl.col("guess") == pl.col("guess").min().over("line_no"))
-    says = pl.sum_horizontal(pl.col(MEASURES).is_not_null()).sum().over("line_no").alias("says")
-    ends = pl.col("text").str.strip_chars_end("\r\n").str.contains(_WHOLE_END)
-    before = records.samples.select("line_no", says, ends=ends).unique("line_no")
-    better = whole.with_columns(says).join(before, on="line_no", how="left", suffix="_before").filter(
-        pl.col("says_before").is_null() | ~pl.col("ends") | (pl.col("says") > pl.col("says_before"))
-    )
-    if better.is_empty():
-        return records, []
-    later = better.unique("line_no")["later"].explode().to_list()
-    is_replaced = pl.col("line_no").is_in([*better["line_no"].unique(), *later])
-    samples = pl.concat([records.samples.filter(~is_replaced), better.select(records.samples.columns)])
-    return Records(samples, *(table.filter(~is_replaced) for table in (records.malformed, records.unusual))), later
-
-
-def _keep_unplaced(scan: ChunkScan, lines: pl.DataFrame) -> None:
-    """Keep the first lines that nothing is known about; where none is a statistic, those that state a rate."""
-    if all(frame.is_empty() for frame in scan.samples):
-        measured = lines.filter(pl.col("text").str.contains(MEASURED_PATTERN))
-        lines = pl.concat([measured.head(_MAX_SHOWN), lines])
-    texts = (text.strip()[:160] for text in lines["text"].head(50))
-    scan.unplaced = list(dict.fromkeys(text for text in texts if text))[:_MAX_SHOWN]
-
-
-def _strip_colours(lines: pl.DataFrame, sign: str, colour: str, oddities: Counter[str]) -> pl.DataFrame:
-    """Remove terminal colours from the lines that hold their sign, and count these."""
-    is_coloured = lines["text"].str.contains(sign)
-    if not is_coloured.any():
-        return lines
-    oddities["ansi"] += int(is_coloured.sum())
-    plain = lines.filter(is_coloured).with_columns(pl.col("text").str.replace_all(colour, ""))
-    return pl.concat([lines.filter(~is_coloured), plain]).sort("line_no")
-
-
-def _keep_statistics(scan: ChunkScan, path: str, chunk: Chunk, records: Records) -> tuple[set[int], set[int]]:
-    """Keep the records; return the numbers of the lines read whole and of the malformed ones."""
-    samples, malformed = records.samples, records.malformed
-    if chunk.ends_open:
-        is_last = pl.col("line_no") == chunk.last_line_no
-        cut = samples.filter(is_last & ~pl.col("text").str.contains(_WHOLE_END))
-        if not cut.is_empty():
-            reason = pl.lit("the last line has no line feed and ends within a value")
-            malformed = pl.concat([malformed, cut.select("line_no", "text", reason=reason)])
-            samples = samples.filter(~(is_last & pl.col("part").is_in(cut["part"].to_list())))
-    scan.oddities["glued_records"] += int((samples["part"] == 1).sum())
-    stamped = read_prefixes(samples)
-    scan.gaps_s += wrapper_gaps_s(stamped)
-    kept = stamped.select(*SAMPLE_COLUMNS, "label")
-    if not kept["line_no"].is_sorted() or (kept["part"] > 0).any():
-        kept = kept.sort("line_no", "part")
-    scan.samples.append(kept)
-    for line_no, text, reason in malformed.unique("line_no", keep="first").sort("line_no").iter_rows():
-        if len(scan.malformed) < MAX_EXAMPLES:
-            scan.malformed.append(MalformedLine(path, line_no, text.strip()[:500], reason))
-    numbers = set(malformed["line_no"].to_list())
-    return set(samples["line_no"].to_list()) - numbers, numbers
-
-
-def _keep_events(scan: ChunkScan, lines: pl.DataFrame, placed: set[int]) -> set[int]:
-    """Read the events; return the numbers of the lines that are an event and nothing before."""
-    is_opaque = pl.col("text").str.contains(_IS_OPAQUE) & ~pl.col("text").str.contains(_IS_ARGS)
-    possible = lines.filter(pl.col("text").str.contains(_NAMES_EVENT) & ~is_opaque).unique("line_no").sort("line_no")
-    numbers = set()
-    for line_no, text in possible.select("line_no", "text").iter_rows():
-        event = read_event(line_no, text.strip())
-        if event is None:
-            continue
-        scan.events.append(event)
-        if event.kind not in INTERNAL_KINDS and line_no not in placed:
-            event.is_counted = True
-            numbers.add(line_no)
-    return numbers
-
-
-def _count_known(known: Counter[str], lines: pl.DataFrame) -> Counter[str]:
-    """Count the remaining lines by the first name whose literal they hold."""
-    name = pl.lit(None, pl.String)
-    for group, literals in reversed([*OPAQUE.items(), *KNOWN.items()]):
-        name = pl.when(pl.col("text").str.contains(any_of(literals))).then(pl.lit(group)).otherwise(name)
-    names = lines.select(name=name)["name"]
-    for group, count in names.drop_nulls().value_counts().iter_rows():
-        known[group] += count
-    n_known = len(names) - names.null_count()
-    return Counter(other_known=n_known, other=names.null_count())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers import remote
 from helpers.ingest.exports import find_export
 from helpers.schema import LogFormatError, printable
 
@@ -43,13 +44,15 @@ class Inputs:
     notes: tuple[str, ...]
 
 
-def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
+def find_inputs(source: SourceLike | Sequence[SourceLike], *, takes_urls: bool = False) -> Inputs:
     """Expand files, folders, globs and '-' into the files to read.
 
     Parameters
     ----------
     source : str, path or sequence of them
         A file, a folder (searched recursively for files named like logs), a glob, '-' for standard input.
+    takes_urls : bool
+        URLs of files, folders and globs are taken too, and stay URLs (`remote.local_copy` gives their bytes).
 
     Returns
     -------
@@ -60,6 +63,8 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
     ------
     LogFormatError
         Nothing given, a glob or a folder without a log, a path that does not exist.
+    RemoteError
+        A URL that cannot be listed, or that holds credentials.
     """
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not given:
@@ -70,14 +75,18 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
     for item in [os.fspath(path) for path in given]:
         if "\0" in item or not _is_text(item):
             raise LogFormatError(f"{item}: expected a path in UTF-8 without NUL, found other bytes. Rename the file")
-        if os.path.isdir(item):
+        if remote.is_url(item):
+            remote.refuse_credentials(item)
+            if not takes_urls:
+                raise LogFormatError(f"{item}: expected a local path, found a URL. Download the log first")
+            found, skipped = _search_url(item)
+            paths += found
+            notes += [f"skipped {reason}" for reason in skipped]
+            is_searched |= found != [item]
+        elif os.path.isdir(item):
             found, skipped = _search_folder(item)
             if not found:
-                reasons = f" ({len(skipped)} files skipped, the first: {skipped[0]})" if skipped else ""
-                raise LogFormatError(
-                    f"{item}: expected a folder with server logs ({', '.join(LOG_SUFFIXES[1:])}, also .gz and .zst), "
-                    f"found none{reasons}. Name the file itself if it is called otherwise"
-                )
+                raise LogFormatError(_no_logs(item, skipped))
             paths += found
             notes += [f"skipped {reason}" for reason in skipped]
             is_searched = True
@@ -87,15 +96,16 @@ def find_inputs(source: SourceLike | Sequence[SourceLike]) -> Inputs:
         elif glob.has_magic(item):
             matches = [match for match in glob.glob(item, recursive=True) if os.path.isfile(match)]
             if not matches:
+                name = remote.shown(item)
                 raise LogFormatError(
-                    f"{item}: expected a pattern that matches log files, found no match. Check the pattern"
+                    f"{name}: expected a pattern that matches log files, found no match. Check the pattern"
                 )
             paths += sorted(matches, key=natural_key)
             is_searched = True
-        elif "://" in item:
-            raise LogFormatError(f"{item}: expected a local path, found a URL. Download the log first")
         else:
-            raise LogFormatError(f"{item}: no such file or folder; expected a server log. Check the path")
+            was_url = remote.is_url(item.replace(":/", "://", 1))
+            advice = "A URL has two slashes, and Path drops one: give it as text" if was_url else "Check the path"
+            raise LogFormatError(f"{remote.shown(item)}: no such file or folder; expected a server log. {advice}")
     return _without_repeats(paths, is_searched, notes)
 
 
@@ -116,7 +126,7 @@ def _without_repeats(paths: list[str], is_searched: bool, notes: list[str]) -> I
     first_name: dict[str, str] = {}
     kept = []
     for path in paths:
-        real = path if path == "-" else os.path.realpath(path)
+        real = path if path == "-" or remote.is_url(path) else os.path.realpath(path)
         if real in first_name:
             notes.append(f"skipped {path}: the same file as {first_name[real]}")
         else:
@@ -155,6 +165,37 @@ def _search_folder(folder: str) -> tuple[list[str], list[str]]:
             else:
                 found.append(path)
     return found, skipped
+
+
+def _search_url(url: str) -> tuple[list[str], list[str]]:
+    """Return the file that a URL names, or those of a folder as `_search_folder` does."""
+    every = remote.list_files(url)
+    if every == [url] or remote.is_pattern(url):
+        return every, []
+    found, skipped = [], []
+    for path in every:
+        parts = path[len(url.rstrip("/")) + 1:].split("/")
+        suffix = log_suffix(parts[-1])
+        if any(part.startswith(".") for part in parts):
+            skipped.append(f"{path}: hidden file")
+        elif suffix not in (*LOG_SUFFIXES, *EXPORT_SUFFIXES):
+            skipped.append(f"{path}: not named like a log (ends in {suffix})")
+        elif remote.size_bytes(path) == 0:
+            skipped.append(f"{path}: empty")
+        elif suffix in EXPORT_SUFFIXES and find_export(path) is None:
+            skipped.append(f"{path}: no scrapes, snapshots or metrics that are read (ends in {suffix})")
+        else:
+            found.append(path)
+    if not found:
+        raise LogFormatError(_no_logs(url, skipped))
+    return found, skipped
+
+
+def _no_logs(folder: str, skipped: list[str]) -> str:
+    """Word the error of a folder without a log."""
+    reasons = f" ({len(skipped)} files skipped, the first: {skipped[0]})" if skipped else ""
+    return (f"{folder}: expected a folder with server logs ({', '.join(LOG_SUFFIXES[1:])}, also .gz and .zst), "
+            f"found none{reasons}. Name the file itself if it is called otherwise")
 
 
 def _is_text(path: str) -> bool:

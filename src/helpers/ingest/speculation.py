@@ -90,7 +90,7 @@ def join_speculation(samples: pl.DataFrame) -> pl.DataFrame:
     samples : DataFrame
         Rows of one file in the order of the lines.
     """
-    spec_rows = np.flatnonzero(samples["kind"].to_numpy() == "spec")
+    spec_rows = (samples["kind"] == "spec").arg_true().to_numpy()
     if len(spec_rows) == 0:
         return samples
     accept_len: list[float | None] = samples["accept_len"].to_list()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from helpers import remote
 from helpers.ingest.benches import is_bench, read_bench
 from helpers.ingest.lines import FileReader
 from helpers.ingest.sources import SourceLike
@@ -29,9 +30,10 @@ STEP_LIMITS_S = (1e-6, 1e5)
 
 def is_table(path: SourceLike) -> bool:
     """Tell whether a path is a table of levels: by its first line, its name, or the words of a benchmark."""
-    if str(path) == "-" or not Path(path).is_file():
+    is_url = remote.is_url(str(path))
+    if str(path) == "-" or not is_url and not Path(path).is_file():
         return False
-    with Path(path).open("rb") as file:
+    with io.BytesIO(remote.read_start(str(path), 65536)) if is_url else Path(path).open("rb") as file:
         head = file.read(65536).decode("utf-8", errors="replace").removeprefix("\ufeff")
     lines = (line for line in head.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     header = {name.strip() for name in next(lines, "").split(",")}

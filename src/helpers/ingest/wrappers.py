@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 CONTINUED = "continued line"
@@ -22,6 +23,7 @@ MAX_ROWS = 8
 """Rows into which a terminal folds one record at most: 400 characters at 50 columns."""
 
 _DOCKER = '{"log":"'
+_DOCKER_WORD = np.uint64(int.from_bytes(_DOCKER.encode(), "little"))
 _DOCKER_TIME = r'"time":"([^"]*)"\}?\s*$'
 _STREAM = r'"stream":"(\w+)"'
 _CRI = r"^([0-9][0-9T:.Z+-]{18,40}) (stdout|stderr) ([FP](?::[A-Z]+)*)(?: ([^\n]*))?\n?$"
@@ -42,9 +44,11 @@ class Parts:
 
     lines: pl.DataFrame
     n_continued: int
+    is_changed: bool = False
+    """Some text is not as stored."""
 
 
-def unwrap(lines: pl.DataFrame, text: bytes) -> Parts:
+def unwrap(lines: pl.DataFrame, text: bytes, first_words: np.ndarray | None = None) -> Parts:
     """Take lines out of docker's JSON and put together what docker or a CRI runtime split.
 
     Parameters
@@ -53,18 +57,31 @@ def unwrap(lines: pl.DataFrame, text: bytes) -> Parts:
         ``line_no`` and ``text``.
     text : bytes
         The chunk the lines are from: most hold no wrapper at all, which a look at it tells fastest.
+    first_words : array of int, optional
+        First eight bytes of each line, the first one lowest; they only save work.
     """
-    if b'{"log":"' in text:
+    is_changed = _DOCKER.encode() in text if first_words is None else is_docker(first_words)
+    if is_changed:
         lines = _from_docker(lines)
-    elif b" stdout P" in text or b" stderr P" in text:
+    elif (first_words is None or _begins_with_digit(first_words)) and (b" stdout P" in text or b" stderr P" in text):
         lines = _from_cri(lines)
     if "is_open" not in lines.columns or not lines["is_open"].any():
-        return Parts(lines.select("line_no", "text"), 0)
+        return Parts(lines.select("line_no", "text"), 0, is_changed)
     joined = _join(lines)
     lines = lines.select("line_no", "text").join(joined, on="line_no", how="left", maintain_order="left")
     whole = lines.filter(~pl.col("is_later").fill_null(False))
     whole = whole.select("line_no", text=pl.coalesce("whole", "text"))
-    return Parts(whole, len(lines) - len(whole))
+    return Parts(whole, len(lines) - len(whole), True)
+
+
+def is_docker(first_words: np.ndarray) -> bool:
+    """Tell whether some line begins as docker's JSON does."""
+    return bool((first_words == _DOCKER_WORD).any())
+
+
+def _begins_with_digit(first_words: np.ndarray) -> bool:
+    """Tell whether some line begins with a digit, as every stamp of a CRI runtime does."""
+    return bool((((first_words & np.uint64(0xFF)) - np.uint64(ord("0"))) < 10).any())
 
 
 def _from_docker(lines: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +132,7 @@ def _join(parts: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def folded(lines: pl.DataFrame, literals: str) -> pl.DataFrame:
+def folded(lines: pl.DataFrame, literals: str, may_follow: np.ndarray | None = None) -> pl.DataFrame:
     """Return what records would read that a terminal may have folded over the lines after them.
 
     Parameters
@@ -124,6 +141,8 @@ def folded(lines: pl.DataFrame, literals: str) -> pl.DataFrame:
         ``line_no`` and ``text``, in the order of the file.
     literals : str
         Regular expression (Rust syntax) found in lines that name a statistic.
+    may_follow : array of bool, optional
+        False for lines that surely begin anew (`may_go_on`); only saves work.
 
     Returns
     -------
@@ -133,21 +152,47 @@ def folded(lines: pl.DataFrame, literals: str) -> pl.DataFrame:
     """
     schema = pl.Schema({"line_no": pl.Int64(), "text": pl.String(), "later": pl.List(pl.Int64)})
     text = lines["text"]
-    names_record = text.str.contains(literals)
-    is_plain = ~text.str.contains(_BEGINS_ANEW) & ~names_record & text.str.contains(r"\S")
-    goes_on = (is_plain & text.str.contains(_GOES_ON)).shift(-1, fill_value=False)
-    if not goes_on.any():
+    possible = np.arange(1, len(text)) if may_follow is None else np.flatnonzero(may_follow[1:]) + 1
+    later = text.gather(possible)
+    goes_on = _is_plain(later, literals) & later.str.contains(_GOES_ON)
+    second = possible[goes_on.to_numpy()]
+    if not len(second):
         return pl.DataFrame(schema=schema)
+    first, after = text.gather(second - 1), text.gather(second)
     # the end of a row may lie inside the literal
-    pairs = text.str.strip_chars_end("\r\n") + text.shift(-1, fill_value="")
-    names_record |= goes_on & text.str.contains(_BEGINS_ANEW) & pairs.str.contains(literals)
-    at = (names_record & goes_on).arg_true().to_list()
+    pairs = first.str.strip_chars_end("\r\n") + after
+    names_record = first.str.contains(literals) | first.str.contains(_BEGINS_ANEW) & pairs.str.contains(literals)
+    at = second[names_record.to_numpy()] - 1
+    near = np.unique(np.minimum(at[:, None] + np.arange(MAX_ROWS), len(text) - 1))
+    is_plain: np.ndarray = np.zeros(len(text), bool)
+    is_plain[near] = _is_plain(text.gather(near), literals).to_numpy()
     guesses: list[tuple[int, str, list[int]]] = []
-    for index in at:
+    for index in at.tolist():
         rows = lines[index: index + MAX_ROWS]
         texts = [text.rstrip("\r\n") for text in rows["text"]]
-        guesses += _guess(rows["line_no"].to_list(), texts, is_plain[index: index + MAX_ROWS].to_list())
+        guesses += _guess(rows["line_no"].to_list(), texts, is_plain[index: index + MAX_ROWS].tolist())
     return pl.DataFrame(guesses, schema=schema, orient="row")
+
+
+def _is_plain(text: pl.Series, literals: str) -> pl.Series:
+    """Tell of each line whether it could be the later row of a folded one."""
+    return ~text.str.contains(_BEGINS_ANEW) & ~text.str.contains(literals) & text.str.contains(r"\S")
+
+
+_ANEW = tuple((len(word), int.from_bytes(word, "little")) for word in (
+    b"INFO:", b"INFO ", b"WARNING:", b"WARNING ", b"ERROR:", b"ERROR ", b"DEBUG:", b"DEBUG ",
+))
+
+
+def may_go_on(first_words: np.ndarray) -> np.ndarray:
+    """Tell of lines whether they may continue one before, by their first eight bytes (first byte lowest)."""
+    first = first_words & np.uint64(0xFF)
+    may: np.ndarray = np.ones(len(first), bool)
+    for bracket in b"[({<":
+        may &= first != np.uint64(bracket)
+    for n_bytes, word in _ANEW:
+        may &= (first_words & np.uint64(2 ** (8 * n_bytes) - 1)) != np.uint64(word)
+    return may
 
 
 def _guess(numbers: list[int], texts: list[str], is_plain: list[bool]) -> list[tuple[int, str, list[int]]]:

@@ -108,39 +108,74 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
     """
     schema.check(intervals, schema.INTERVALS)
     table = intervals.assign(wall_s=(_wall_s(intervals) - intervals["idle_s"]).clip(lower=0))
+    columns = _columns(table)
+    grouped = table.groupby(["server_life", "rank_group", "episode"])
+    places_of: dict[tuple[int, str, int], np.ndarray] = dict(grouped.indices)  # type: ignore[arg-type]
+    busy = columns["running_req"] > 0
+    busy |= columns["decode_tok_per_s"] > 0
+    active = table[busy & ~columns["is_idle"]]
+    by_phase = active.groupby(["server_life", "rank_group", "episode", "label"])["wall_s"].sum()
+    phases: dict[tuple[int, str, int, str], float] = by_phase.to_dict()
     rows = []
-    for (life, group, episode), part in table.groupby(["server_life", "rank_group", "episode"]):
-        busy = part[part["running_req"].gt(0) | part["decode_tok_per_s"].gt(0)]
-        if busy.empty:
+    for (life, group, episode), places in sorted(places_of.items()):
+        part = {name: values[places[busy[places]]] for name, values in columns.items()}
+        if not len(part["running_req"]):
             continue
-        active = busy[busy["label"].ne("idle")]
-        n_ranks = busy["rank"].fillna("").nunique()
-        tokens = float((busy["decode_tok_per_s"] * busy["interval_s"]).sum())
-        duration_s = float(active["wall_s"].sum()) / n_ranks
-        peak = float(busy["running_req"].max())
-        clean = busy[busy["clean"] & busy["running_req"].ge(0.95 * peak)]
-        clean_s = float(clean["interval_s"].sum())
+        n_ranks = len(np.unique(part["rank"]))
+        tokens = float(np.nansum(part["decode_tok_per_s"] * part["interval_s"]))
+        duration_s = float(np.nansum(part["wall_s"][~part["is_idle"]])) / n_ranks
+        peak = float(np.nanmax(part["running_req"]))
+        at_peak = part["clean"] & (part["running_req"] >= 0.95 * peak)
+        clean = {name: values[at_peak] for name, values in part.items()}
+        clean_s = float(np.nansum(clean["interval_s"]))
         steady = _steady_tok_per_s(clean, n_ranks) if clean_s > 0 else np.nan
         average = tokens / duration_s if duration_s > 0 else np.nan
-        seconds = active["wall_s"].groupby(active["label"]).sum() / n_ranks
         rows.append(
             {
                 "server_life": life, "rank_group": group, "episode": episode, "n_ranks": n_ranks, "peak_req": peak,
-                "start_s": float(part["t_s"].min()), "duration_s": duration_s, "tokens": tokens,
+                "start_s": float(_least(columns["t_s"][places])), "duration_s": duration_s, "tokens": tokens,
                 "average_tok_per_s": average, "steady_tok_per_s": steady,
                 "steady_over_average": steady / average if average else np.nan,
-                **{f"{label}_s": float(seconds.get(label, 0.0)) for label in schema.LABELS if label != "idle"},
+                **{f"{label}_s": float(phases.get((life, group, episode, label), 0.0) / n_ranks)
+                   for label in schema.LABELS if label != "idle"},
             }
         )
     return pd.DataFrame(rows)
 
 
-def _steady_tok_per_s(clean: pd.DataFrame, n_ranks: int) -> float:
+def _columns(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return what the sums of episodes need as arrays: a log of a day has hundreds of episodes."""
+    numbers = ("running_req", "running_req_total", "decode_tok_per_s", "interval_s", "wall_s", "t_s", "accept_len",
+               "step_s", "n_steps")
+    kind = table["kind"]
+    is_window = kind.isin(schema.WINDOW_KINDS) | kind.isna() & table["engine"].eq("vllm")
+    return {
+        **{name: table[name].to_numpy(dtype=float) for name in numbers},
+        "clean": table["clean"].to_numpy(dtype=bool),
+        "is_idle": table["label"].eq("idle").to_numpy(dtype=bool),
+        "rank": pd.factorize(table["rank"].fillna(""))[0],
+        # an engine's own time has gaps
+        "is_sum": (is_window | kind.isin(schema.SPAN_KINDS)).to_numpy(dtype=bool),
+    }
+
+
+def _least(values: np.ndarray) -> float:
+    """Return the least of values, NaN if all are missing."""
+    known = values[~np.isnan(values)]
+    return float(known.min()) if len(known) else np.nan
+
+
+def _steady_tok_per_s(clean: dict[str, np.ndarray], n_ranks: int) -> float:
     """Rate of the clean intervals at the peak; a median like a level's, so that one stall does not make two rates."""
     tokens = clean["decode_tok_per_s"] * clean["interval_s"]
-    sums = n_ranks * float(tokens.sum() / clean["interval_s"].sum())
-    is_sum = schema.is_window(clean) or clean["kind"].iloc[0] in schema.SPAN_KINDS  # an engine's own time has gaps
-    if is_sum or len(clean) < 3 or clean["n_steps"].median() < 5:
+    sums = n_ranks * float(np.nansum(tokens) / np.nansum(clean["interval_s"]))
+    if clean["is_sum"][0] or len(tokens) < 3 or _median(clean["n_steps"]) < 5:
         return sums
-    accept = clean["accept_len"].fillna(1.0)
-    return float((clean["running_req_total"] * accept).mean() / clean["step_s"].median())
+    accept = np.where(np.isnan(clean["accept_len"]), 1.0, clean["accept_len"])
+    return float(np.nanmean(clean["running_req_total"] * accept) / _median(clean["step_s"]))
+
+
+def _median(values: np.ndarray) -> float:
+    """Return the median of the known values, NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan

@@ -16,6 +16,7 @@ from helpers.evidence.profiles.annotations import Annotations
 from helpers.evidence.profiles.kernel_roles import operator_role, role_of
 from helpers.evidence.profiles.recording import Recording, Shape
 from helpers.evidence.profiles.timeline import NO_NUMBER, Floats, Timeline
+from helpers.evidence.profiles.trace_events import TraceEvents
 from helpers.evidence.reading import Tally, pieces
 from helpers.schema import LogFormatError
 
@@ -87,33 +88,32 @@ def read_trace(path: str | Path, progress: Callable[[int, int], None] | None = N
 def _events(path: str | Path, reader: _Reader, progress: Callable[[int, int], None] | None) -> Iterator[object]:
     """Yield the events of a file, one at a time."""
     total, n_bytes, head, tail = os.path.getsize(path), 0, b"", b""
-    found, devices = ijson.sendable_list(), ijson.sendable_list()
-    parser = device_parser = None
+    devices = ijson.sendable_list()
+    events: TraceEvents | None = None
+    device_parser = None
     try:
         for piece, n_read in pieces(path):
-            if parser is None:
+            if events is None:
                 head += piece
                 if not (start := head.lstrip(b"\xef\xbb\xbf \t\r\n")):
                     continue
                 is_list, piece = start[:1] == b"[", start
-                parser = ijson.items_coro(found, "item" if is_list else "traceEvents.item", use_float=True)
+                events = TraceEvents(is_list=is_list)
                 if not is_list:
                     device_parser = ijson.items_coro(devices, "deviceProperties.item", use_float=True)
             n_bytes += len(piece)
-            parser.send(piece)
             if device_parser is not None and n_bytes <= HEAD_BYTES:
                 device_parser.send(piece)
-                device_parser = None if devices and found else device_parser
+                device_parser = None if devices and reader.tally.lines_total else device_parser
             tail = tail[-_TAIL_BYTES:] + piece
             reader.set_base(tail)
-            yield from found
-            found.clear()
+            yield from events.take(piece)
             if progress:
                 progress(n_read, total)
-        if parser is None:
+        if events is None:
             raise LogFormatError(f"{path}: expected a trace, found an empty file")
-        parser.close()
-    except ijson.JSONError as error:
+        yield from events.close()
+    except (ijson.JSONError, UnicodeDecodeError) as error:
         raise LogFormatError(
             f"{path}: expected JSON to its end, found {_what_is_wrong(str(error))} within the first {n_bytes} "
             f"bytes (unpacked), after {reader.tally.lines_total} events; copy the file again, or wait until the "

@@ -1,0 +1,312 @@
+"""One chunk of a file: every line gets its class, statistic lines become records, events are read."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, MalformedLine
+from helpers.ingest.bytewise import Words
+from helpers.ingest.dialect import any_of
+from helpers.ingest.engines import DIALECTS
+from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, Event, read_event
+from helpers.ingest.extract import MEASURES, Records, extract, no_records
+from helpers.ingest.habits import Habits
+from helpers.ingest.known import KNOWN, OPAQUE
+from helpers.ingest.lines import LONG_LINE_BYTES, Chunk, split_lines
+from helpers.ingest.nearest import MEASURED_PATTERN
+from helpers.ingest.signs import AnyOf
+from helpers.ingest.stamps import read_prefixes, wrapper_gaps_s
+from helpers.ingest.wrappers import CONTINUED, folded, is_docker, may_go_on, unwrap
+
+FAMILIES = tuple(
+    sorted(
+        (family for dialect in DIALECTS for family in dialect.families),
+        key=lambda family: family.literal.startswith("#"),
+    )
+)
+"""In the order in which they claim a line; one that is known by a mere key comes last."""
+
+_OPAQUE = [literal for literals in OPAQUE.values() for literal in literals]
+_QUOTING = [*ARGS_LITERALS, *_OPAQUE]
+_EVENT = list(dict.fromkeys(rule.literal for _, rule in RULES))
+_KNOWN = [literal for literals in KNOWN.values() for literal in literals]
+
+_NAMES_STATISTIC = AnyOf.of(family.literal for family in FAMILIES)
+_OWN_LITERALS = [family.literal for family in FAMILIES if not family.literal.startswith("#")]
+_NAMES_OWN = any_of(_OWN_LITERALS)
+names_record = re.compile("|".join(map(re.escape, _OWN_LITERALS)).encode())
+"""A mere key stands in the later rows of a folded record too."""
+_NAMES_EVENT = any_of(_EVENT)
+_IS_ACCESS = any_of(KNOWN["access line"])
+_IS_ARGS = any_of(ARGS_LITERALS)
+_IS_OPAQUE = any_of(_OPAQUE)
+_ACCESS = KNOWN["access line"]
+_IS_RARE = AnyOf.of(literal for literal in (*_QUOTING, *_EVENT, *_KNOWN) if literal not in _ACCESS)
+"""Access lines are told before."""
+
+_COLOUR = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>]"
+_COLOUR_WITHOUT_ESCAPE = r"\[[0-9]{1,3}(?:;[0-9]{1,3})*m"
+_COLOUR_RESET = r"\[0(?:;0)?m"
+"""Logs that lost the escape bytes of their colours when they were saved still end each with this."""
+
+_CONTROL = "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
+_WIDE_CONTROL_BYTES = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+"""What a terminal obeys instead of showing it, directions of writing included; it can stand nowhere in a record."""
+
+# An uncut record ends in a count, two decimals, a unit, a flag or its wrapper's quote.
+_WHOLE_END = (
+    r"(?:#[\w-]+: [0-9]+|\.[0-9]{2,}|%|reqs|tokens|tokens/s|ms|\(dummy\)|True|False|nan|[\"}]|"
+    r"completed waiting|/GPU|/device|tree_cache_hit_rate.*)[ ,.\r]*$"
+)
+_MAX_SHOWN = 3
+"""Lines that could not be placed, kept for the error message of a log without statistics."""
+
+SAMPLE_COLUMNS = ["line_no", "part", "engine", "kind", *MEASURES, "extra", "stamp", "stamp_kind", "rank"]
+
+
+@dataclass
+class ChunkScan:
+    """What was found in some lines; the lines of its classes add up to their number."""
+
+    samples: list[pl.DataFrame] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    lines: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    oddities: Counter[str] = field(default_factory=Counter)
+    malformed: list[MalformedLine] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    """Stamp of the wrapper less the record's own, of some records that carry both."""
+
+    def add(self, later: ChunkScan) -> None:
+        """Append what the lines after these hold."""
+        self.samples += later.samples
+        self.events += later.events
+        self.lines.update(later.lines)
+        self.known.update(later.known)
+        self.oddities.update(later.oddities)
+        self.malformed += later.malformed[: MAX_EXAMPLES - len(self.malformed)]
+        self.unplaced += later.unplaced[: _MAX_SHOWN - len(self.unplaced)]
+        self.gaps_s += later.gaps_s
+
+
+def new_habits() -> Habits:
+    """Return what is known of a log before its first line."""
+    return Habits(FAMILIES, _NAMES_STATISTIC, _QUOTING, _EVENT)
+
+
+def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
+    """Place every line of a chunk: statistics first, then the many access lines, then what is rare.
+
+    Parameters
+    ----------
+    path : str
+        Of the file, for messages.
+    chunk : Chunk
+    habits : Habits
+        What chunks before found out about the log.
+    """
+    scan = ChunkScan()
+    words = Words(chunk.text)
+    first_words = words.at(chunk.offsets[:-1])
+    lines, n_continued, is_bare = _readable_lines(scan, chunk, first_words)
+    scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
+    guesses = folded(lines, _NAMES_OWN, may_go_on(first_words) if is_bare else None)
+    rows = _NAMES_STATISTIC.possible(lines["text"])
+    alike, n_alike, left = None, 0, rows
+    if is_bare:
+        is_odd = np.isin(rows, _odd_rows(chunk, guesses, len(lines)))
+        alike, left = habits.read(chunk, words, rows[~is_odd], lines)
+        n_alike = 0 if alike is None else len(alike)
+        left = np.sort(np.concatenate([left, rows[is_odd]]))
+    left = _NAMES_STATISTIC.sorted_out(lines["text"], left)[0]
+    is_statistic = _mask(len(lines), left, alike, chunk.first_line_no)
+
+    candidates = lines[left]
+    candidates = _strip_colours(candidates, _COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
+    records = extract(FAMILIES, candidates, habits.recent, _QUOTING, _EVENT) if len(left) else no_records()
+    records, later = _unfold(records, guesses, habits)
+    if later:
+        is_kept = ~lines["line_no"].is_in(later)
+        lines, is_statistic = lines.filter(is_kept), is_statistic.filter(is_kept)
+        # the literal itself may be folded
+        is_statistic |= lines["line_no"].is_in(records.samples["line_no"].unique().to_list())
+        candidates = candidates.filter(~pl.col("line_no").is_in(later))
+    n_continued += len(later)
+    scan.oddities["folded_lines"] += len(later)
+    scan.known += Counter({CONTINUED: n_continued})
+    statistic, malformed = _keep_statistics(scan, path, chunk, records, alike)
+    placed = statistic | malformed
+    is_all_read = not later and len(placed) == len(candidates)
+    unread = candidates[:0] if is_all_read else candidates.filter(~pl.col("line_no").is_in(placed))
+
+    others = lines.filter(~is_statistic)
+    is_access = others["text"].str.contains(_IS_ACCESS)
+    n_access = int(is_access.sum())
+    scan.known += Counter({"access line": n_access})
+    rest = others.filter(~is_access)
+    is_rare = _IS_RARE.holds(rest["text"])
+    _keep_unplaced(scan, rest.filter(~is_rare))
+    rare = pl.concat([rest.filter(is_rare), unread])
+    events = _keep_events(scan, pl.concat([rare, records.unusual]), placed)
+
+    counts = Counter(other=int((~is_rare).sum()), other_known=n_access + n_continued)
+    counts.update(statistic=n_alike + len(statistic), malformed=len(malformed), event=len(events))
+    counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))))
+    scan.lines.update({name: counts[name] for name in CLASSES})
+    return scan
+
+
+def _odd_rows(chunk: Chunk, guesses: pl.DataFrame, n_lines: int) -> list[int]:
+    """Return the lines that may be part of another or cut."""
+    numbers = {*guesses["line_no"], *guesses["later"].explode()} if len(guesses) else set()
+    return [number - chunk.first_line_no for number in numbers] + ([n_lines - 1] if chunk.ends_open else [])
+
+
+def _mask(n_lines: int, rows: np.ndarray, alike: pl.DataFrame | None, first_line_no: int) -> pl.Series:
+    """Return which lines are in ``rows`` or were read because they are alike."""
+    mask: np.ndarray = np.zeros(n_lines, bool)
+    mask[rows] = True
+    if alike is not None:
+        mask[alike["line_no"].to_numpy() - first_line_no] = True
+    return pl.Series(mask, dtype=pl.Boolean)
+
+
+def _readable_lines(scan: ChunkScan, chunk: Chunk, first_words: np.ndarray) -> tuple[pl.DataFrame, int, bool]:
+    """Return the lines without wrappers and codes, how many went into lines before them, and if none was wrapped."""
+    parts = unwrap(split_lines(chunk), chunk.text, first_words)
+    lines = parts.lines
+    scan.oddities["split_lines"] += parts.n_continued
+    has_escapes = is_docker(first_words)  # docker writes control codes as JSON
+    if has_escapes or b"\x1b" in chunk.text:
+        lines = _strip_colours(lines, "\x1b", _COLOUR, scan.oddities)
+    if has_escapes or _has_controls(chunk):
+        is_odd = lines["text"].str.contains(_CONTROL)
+        scan.oddities["control_codes"] += int(is_odd.sum())
+        lines = lines.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
+    return lines, parts.n_continued, not parts.is_changed
+
+
+def _has_controls(chunk: Chunk) -> bool:
+    """Tell whether control codes are in a text; colours count too."""
+    text = chunk.text
+    may_hold = not text.isascii() and any(lead in text for lead in (b"\xc2", b"\xe2\x80", b"\xe2\x81"))
+    return chunk.has_controls or may_hold and _WIDE_CONTROL_BYTES.search(text) is not None
+
+
+def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Records, list[int]]:
+    """Read the records that a terminal folded over several lines; return the numbers of their later lines too."""
+    if guesses.is_empty():
+        return records, []
+    guesses = guesses.with_row_index("guess").cast({"guess": pl.Int64})
+    numbered = guesses.select(line_no="guess", text="text")
+    found = extract(FAMILIES, numbered, habits.recent, _QUOTING, _EVENT)
+    is_cut = pl.col("line_no").is_in(found.malformed["line_no"].to_list()) | ~pl.col("text").str.contains(_WHOLE_END)
+    whole = found.samples.filter(~is_cut)
+    whole = whole.rename({"line_no": "guess"}).join(guesses.drop("text"), on="guess").sort("guess")
+    whole = whole.filter(pl.col("guess") == pl.col("guess").min().over("line_no"))
+    says = pl.sum_horizontal(pl.col(MEASURES).is_not_null()).sum().over("line_no").alias("says")
+    ends = pl.col("text").str.strip_chars_end("\r\n").str.contains(_WHOLE_END)
+    before = records.samples.select("line_no", says, ends=ends).unique("line_no")
+    better = whole.with_columns(says).join(before, on="line_no", how="left", suffix="_before").filter(
+        pl.col("says_before").is_null() | ~pl.col("ends") | (pl.col("says") > pl.col("says_before"))
+    )
+    if better.is_empty():
+        return records, []
+    later = better.unique("line_no")["later"].explode().to_list()
+    is_replaced = pl.col("line_no").is_in([*better["line_no"].unique(), *later])
+    samples = pl.concat([records.samples.filter(~is_replaced), better.select(records.samples.columns)])
+    return Records(samples, *(table.filter(~is_replaced) for table in (records.malformed, records.unusual))), later
+
+
+def _keep_unplaced(scan: ChunkScan, lines: pl.DataFrame) -> None:
+    """Keep the first lines that nothing is known about; where none is a statistic, those that state a rate."""
+    if all(frame.is_empty() for frame in scan.samples):
+        measured = lines.filter(pl.col("text").str.contains(MEASURED_PATTERN))
+        lines = pl.concat([measured.head(_MAX_SHOWN), lines])
+    texts = (text.strip()[:160] for text in lines["text"].head(50))
+    scan.unplaced = list(dict.fromkeys(text for text in texts if text))[:_MAX_SHOWN]
+
+
+def _strip_colours(lines: pl.DataFrame, sign: str, colour: str, oddities: Counter[str]) -> pl.DataFrame:
+    """Remove terminal colours from the lines that hold their sign, and count these."""
+    is_coloured = lines["text"].str.contains(sign)
+    if not is_coloured.any():
+        return lines
+    oddities["ansi"] += int(is_coloured.sum())
+    plain = lines.filter(is_coloured).with_columns(pl.col("text").str.replace_all(colour, ""))
+    return pl.concat([lines.filter(~is_coloured), plain]).sort("line_no")
+
+
+def _keep_statistics(
+    scan: ChunkScan, path: str, chunk: Chunk, records: Records, alike: pl.DataFrame | None
+) -> tuple[set[int], set[int]]:
+    """Keep the records; return the numbers of the lines read whole as text and of the malformed ones."""
+    samples, malformed = records.samples, records.malformed
+    if samples.is_empty() and malformed.is_empty():
+        scan.samples.append(_no_statistics() if alike is None else alike)
+        return set(), set()
+    if chunk.ends_open:
+        is_last = pl.col("line_no") == chunk.last_line_no
+        cut = samples.filter(is_last & ~pl.col("text").str.contains(_WHOLE_END))
+        if not cut.is_empty():
+            reason = pl.lit("the last line has no line feed and ends within a value")
+            malformed = pl.concat([malformed, cut.select("line_no", "text", reason=reason)])
+            samples = samples.filter(~(is_last & pl.col("part").is_in(cut["part"].to_list())))
+    scan.oddities["glued_records"] += int((samples["part"] == 1).sum())
+    stamped = read_prefixes(samples)
+    scan.gaps_s += wrapper_gaps_s(stamped)
+    kept = stamped.select(*SAMPLE_COLUMNS, "label")
+    if alike is not None:
+        kept = pl.concat([alike, kept])
+    if not kept["line_no"].is_sorted() or (kept["part"] > 0).any():
+        kept = kept.sort("line_no", "part")
+    scan.samples.append(kept)
+    for line_no, text, reason in malformed.unique("line_no", keep="first").sort("line_no").iter_rows():
+        if len(scan.malformed) < MAX_EXAMPLES:
+            scan.malformed.append(MalformedLine(path, line_no, text.strip()[:500], reason))
+    numbers = set(malformed["line_no"].to_list())
+    return set(samples["line_no"].to_list()) - numbers, numbers
+
+
+@functools.lru_cache(maxsize=1)
+def _no_statistics() -> pl.DataFrame:
+    return read_prefixes(no_records().samples).select(*SAMPLE_COLUMNS, "label")
+
+
+def _keep_events(scan: ChunkScan, lines: pl.DataFrame, placed: set[int]) -> set[int]:
+    """Read the events; return the numbers of the lines that are an event and nothing before."""
+    if lines.is_empty():
+        return set()
+    is_opaque = pl.col("text").str.contains(_IS_OPAQUE) & ~pl.col("text").str.contains(_IS_ARGS)
+    possible = lines.filter(pl.col("text").str.contains(_NAMES_EVENT) & ~is_opaque).unique("line_no").sort("line_no")
+    numbers = set()
+    for line_no, text in possible.select("line_no", "text").iter_rows():
+        event = read_event(line_no, text.strip())
+        if event is None:
+            continue
+        scan.events.append(event)
+        if event.kind not in INTERNAL_KINDS and line_no not in placed:
+            event.is_counted = True
+            numbers.add(line_no)
+    return numbers
+
+
+def _count_known(known: Counter[str], lines: pl.DataFrame) -> Counter[str]:
+    """Count the remaining lines by the first name whose literal they hold."""
+    if lines.is_empty():
+        return Counter()
+    name = pl.lit(None, pl.String)
+    for group, literals in reversed([*OPAQUE.items(), *KNOWN.items()]):
+        name = pl.when(pl.col("text").str.contains(any_of(literals))).then(pl.lit(group)).otherwise(name)
+    names = lines.select(name=name)["name"]
+    for group, count in names.drop_nulls().value_counts().iter_rows():
+        known[group] += count
+    n_known = len(names) - names.null_count()
+    return Counter(other_known=n_known, other=names.null_count())

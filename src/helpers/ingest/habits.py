@@ -1,0 +1,119 @@
+"""What the statistic lines of one log look like: learnt from some of them, applied to all that are alike (`rapid`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from helpers.ingest.bytewise import Words
+from helpers.ingest.dialect import Family, any_of
+from helpers.ingest.extract import RecentLayouts, extract
+from helpers.ingest.heads import Heads
+from helpers.ingest.lines import Chunk
+from helpers.ingest.rapid import read_rapidly
+from helpers.ingest.signs import AnyOf
+
+_MIN_TO_LEARN = 4000
+"""Lines below which reading them all takes no longer than learning from some."""
+
+_MIN_TO_READ = 50
+_N_LEARNT_FROM = 600
+"""Lines that are read to learn from: enough for each rank of a large server to be among them, 20 ms to read."""
+
+_MIN_SHARE = 0.5
+"""Share of lines left that makes it worth to learn once more."""
+
+_MAX_FAILURES = 3
+"""Chunks with more lines left than read, until no further one is tried: each line has its own prefix."""
+
+
+@dataclass
+class Habits:
+    """What is known of one log, shared by its chunks; rows read do not depend on it, only the time they take.
+
+    Attributes
+    ----------
+    families : sequence of Family
+        In the order in which they claim a line.
+    names : AnyOf
+        The families' literals.
+    quoting, other : sequence of str
+        As `extract` takes them.
+    recent : dict
+        Layouts that lines of each family had.
+    """
+
+    families: Sequence[Family]
+    names: AnyOf
+    quoting: Sequence[str]
+    other: Sequence[str]
+    recent: RecentLayouts = field(default_factory=dict)
+    _heads: Heads = field(default_factory=Heads)
+    _n_seen: int = 0
+    _n_failures: int = 0
+
+    def read(
+        self, chunk: Chunk, words: Words, rows: np.ndarray, lines: pl.DataFrame
+    ) -> tuple[pl.DataFrame | None, np.ndarray]:
+        """Read the lines that are alike.
+
+        Parameters
+        ----------
+        chunk : Chunk
+            As stored; ``words`` is its text.
+        rows : array of int
+            Lines that may name a statistic, in their order.
+        lines : DataFrame
+            ``line_no`` and ``text`` of all lines of the chunk.
+
+        Returns
+        -------
+        records : DataFrame or None
+            With the columns of a scan of a chunk; None if none was read here.
+        left : array of int
+            Lines that name a statistic and must be read as text.
+        """
+        has_habits = bool(self._heads.known)
+        self._n_seen += len(rows)
+        is_worth_it = len(rows) >= _MIN_TO_READ and (has_habits or self._n_seen >= _MIN_TO_LEARN)
+        if not is_worth_it or self._n_failures >= _MAX_FAILURES:
+            return None, self.names.sorted_out(lines["text"], rows)[0]
+        if not has_habits:
+            self._learn(lines, self.names.sorted_out(lines["text"], rows)[0])
+        found, is_read = self._apply(chunk, words, rows)
+        left = self.names.sorted_out(lines["text"], rows[~is_read])[0]
+        if has_habits and len(left) > max(_MIN_TO_LEARN, _MIN_SHARE * len(rows)):
+            self._learn(lines, left)
+            found, is_read = self._apply(chunk, words, rows)
+            left = self.names.sorted_out(lines["text"], rows[~is_read])[0]
+        self._n_failures += int(len(left) > (0 if found is None else len(found)))
+        return found, left
+
+    def _apply(self, chunk: Chunk, words: Words, rows: np.ndarray) -> tuple[pl.DataFrame | None, np.ndarray]:
+        begins, ends = chunk.offsets[rows], chunk.offsets[rows + 1]
+        return read_rapidly(
+            chunk.text, words, begins, ends, self._heads, self.recent, self.families, chunk.first_line_no + rows
+        )
+
+    def _learn(self, lines: pl.DataFrame, rows: np.ndarray) -> None:
+        """Read some lines as text and keep how they look; the records are read again with all others."""
+        if not len(rows):
+            return
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, _N_LEARNT_FROM).astype(np.int64))]
+        records = extract(self.families, lines[some], self.recent, self.quoting, self.other)
+        unusual = records.unusual["line_no"].to_list()
+        samples = records.samples.filter((pl.col("part") == 0) & ~pl.col("line_no").is_in(unusual))
+        prefixes = []
+        for prefix, text, engine, kind in samples.select("prefix", "text", "engine", "kind").iter_rows():
+            place = next((
+                place for place, family in enumerate(self.families)
+                if (family.engine, family.kind) == (engine, kind) and text.startswith(family.literal, len(prefix))
+                and text.startswith(prefix)
+            ), None)
+            if place is not None:
+                prefixes.append((prefix, self.families[place].literal, place))
+        named = [family.literal for family in self.families if not family.literal.startswith("#")]
+        self._heads.learn(prefixes, any_of([*named, *self.quoting, *self.other]))

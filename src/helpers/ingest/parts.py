@@ -1,0 +1,130 @@
+"""One file, ready to be put on the common clock and among the lives of the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from helpers.ingest import stamps
+from helpers.ingest.engines import DIALECTS
+from helpers.ingest.events import Event
+from helpers.ingest.export_scan import ExportScan
+from helpers.ingest.scan import MAX_RANKS, FileScan
+from helpers.ingest.speculation import join_speculation
+from helpers.ingest.workers import tell_apart
+
+_MAX_BACK_US = 60 * 10**6
+"""Ranks and processes interleave by seconds; a larger step back is a clock that was set or logs put together."""
+
+
+@dataclass
+class Part:
+    """One file, ready to be put on the common clock and among the lives of the input."""
+
+    scan: FileScan
+    samples: pl.DataFrame
+    events: pl.DataFrame
+    engine: str | None
+    notes: list[str]
+    moments: pl.DataFrame | None = None
+
+    @property
+    def span_us(self) -> tuple[int, int] | None:
+        """First and last stamp."""
+        stamped = pl.concat([self.samples["us"], self.events["us"]]).drop_nulls()
+        return (int(stamped.min()), int(stamped.max())) if len(stamped) else None  # type: ignore[arg-type]
+
+
+def prepare(scan: FileScan) -> Part:
+    """Put one file's records into one table and on one clock."""
+    samples = pl.concat(scan.samples, rechunk=True).with_columns(pl.col("stamp").cast(pl.Int64).alias("us"))
+    told: list[str] = []
+    if not isinstance(scan, ExportScan):
+        samples, told = tell_apart(samples)
+        samples = join_speculation(samples)
+        engines = set(samples["engine"].unique())
+        for finish in (dialect.finish for dialect in DIALECTS if dialect.engine in engines):
+            samples = finish(samples) if finish is not None else samples
+    engine = count_names(samples["engine"])[0][0]
+    events = _event_stamps(scan.events)
+    has_own = bool(samples["stamp_kind"].is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE]).any())
+    if has_own:
+        samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
+    samples, events = _unroll(samples, events)
+    if isinstance(scan, ExportScan):
+        moments = pl.concat(scan.moments) if scan.moments else None
+        if moments is not None:
+            moments = moments.with_columns(us=pl.col("stamp").cast(pl.Int64), shown=pl.col("stamp").cast(pl.Int64))
+        return Part(scan, samples, events, engine, list(scan.notes), moments)
+    return Part(scan, samples, events, engine, [*scan.notes, *told, *_doubts(scan.path, samples)])
+
+
+def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
+    """Say where the clock of the log was set back, and where there are more rank tags than a server has."""
+    n_ranks = samples["rank"].n_unique() - samples["rank"].has_nulls()
+    doubts = [] if n_ranks <= MAX_RANKS else [
+        f"{path}: {n_ranks} different rank tags, more than the {MAX_RANKS} that any server has: something else wrote "
+        "them"
+    ]
+    steps = _steps_back(samples)
+    if not steps:
+        return doubts
+    line_no, step = steps[0]
+    return [*doubts, f"{path}: time stamps jump back {len(steps)} times, first by {-step / 1e6:g} s at line {line_no}"]
+
+
+def _steps_back(samples: pl.DataFrame) -> list[tuple[int, int]]:
+    """Return line number and size [us] of each large step back of the clock, per kind of stamp."""
+    is_stamped = samples["us"].is_not_null()
+    stamped = samples if is_stamped.all() else samples.filter(is_stamped)
+    line_no, us, kind = (stamped[name].to_numpy() for name in ("line_no", "us", "stamp_kind"))
+    found: list[tuple[int, int]] = []
+    for each in stamped["stamp_kind"].unique():
+        rows = np.flatnonzero(kind == each)
+        steps = np.diff(us[rows])
+        back = np.flatnonzero(steps < -_MAX_BACK_US)
+        found += zip(line_no[rows[back + 1]].tolist(), steps[back].tolist(), strict=True)
+    return sorted(found)
+
+
+def _event_stamps(events: list[Event]) -> pl.DataFrame:
+    """Read stamp and rank of the events."""
+    columns = {"line_no": pl.Int64, "text": pl.String, "prefix": pl.String}
+    rows = [(event.line_no, event.text, event.text[: event.start]) for event in events]
+    table = stamps.read_prefixes(pl.DataFrame(rows, schema=columns, orient="row"))
+    return table.select("line_no", "stamp", "stamp_kind", "rank").with_columns(us=pl.col("stamp").cast(pl.Int64))
+
+
+def _without_wrapper_stamps(table: pl.DataFrame) -> pl.DataFrame:
+    is_wrapper = pl.col("stamp_kind") == stamps.WRAPPER
+    return table.with_columns(
+        us=pl.when(~is_wrapper).then("us"), stamp_kind=pl.when(is_wrapper).then(0).otherwise("stamp_kind")
+    )
+
+
+def _unroll(samples: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Carry midnight and New Year over records and events together, in the order of the lines."""
+    line_no, us, kind = (
+        np.concatenate([table[name].fill_null(0).to_numpy() for table in (samples, events)])
+        for name in ("line_no", "us", "stamp_kind")
+    )
+    is_missing = np.concatenate([table["us"].is_null().to_numpy() for table in (samples, events)])
+    order = np.argsort(line_no, kind="stable")
+    stamped = order[~is_missing[order]]
+    shown, clock = us.copy(), us.copy()
+    shown[stamped], clock[stamped] = stamps.unroll(us[stamped], kind[stamped])
+    columns = [pl.Series(name, pa.array(values, mask=is_missing)) for name, values in (("us", clock), ("shown", shown))]
+    n = len(samples)
+    return (
+        samples.drop("us").with_columns(column[:n] for column in columns),
+        events.drop("us").with_columns(column[n:] for column in columns),
+    )
+
+
+def count_names(names: pl.Series) -> list[tuple[str, int]]:
+    """Return how often each name appears, the most frequent first, equally frequent ones by name."""
+    counts = names.value_counts()
+    return counts.sort(pl.col("count"), pl.col(names.name), descending=[True, False]).rows()

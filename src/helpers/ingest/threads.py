@@ -1,0 +1,28 @@
+"""How many threads reading may use."""
+
+from __future__ import annotations
+
+import os
+
+from helpers.schema import LogFormatError
+
+THREADS_VARIABLE = "ROOFLOG_THREADS"
+"""Environment variable: threads that reading one input may use; 1 in a process that is one of several."""
+
+MAX_THREADS = 4
+"""Each holds several times its chunk of text, so memory bounds the number."""
+
+
+def n_threads() -> int:
+    """Return how many threads may be used: what the user says, else one per core this process may run on.
+
+    Raises
+    ------
+    LogFormatError
+        The environment variable holds no number.
+    """
+    given = os.environ.get(THREADS_VARIABLE, "")
+    if given and not (given.isascii() and given.isdecimal() and int(given) > 0):
+        raise LogFormatError(f"{THREADS_VARIABLE}: expected a number of threads, found {given!r}; correct or unset it")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MAX_THREADS, int(given) if given else cores)
