@@ -34,12 +34,12 @@ LAYERS = (
     {"plots", "readings", "scorecard"},
     {"analysis", "explore", "report", "without_log", "redact"},
     {"regression"},
-    {"run", "batch", "watch"},
+    {"run", "batch", "watch", "doctor"},
     {"cli"},
 )
 STAGES = {"segment", "levels", "laws", "ingest", "evidence", "physics", "synth", "facts", "parameters"}
 # Parts that may use another of their own layer.
-SAME_LAYER_OK = {("batch", "run"), ("watch", "run")}
+SAME_LAYER_OK = {("batch", "run"), ("watch", "run"), ("doctor", "run")}
 # design.md, section 2: diagnose and plan may use these two stages, and no other.
 STAGES_FOR_JUDGEMENT = {"diagnose": {"synth", "physics"}, "plan": {"synth", "physics"}, "compare": set()}
 

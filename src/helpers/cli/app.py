@@ -105,7 +105,14 @@ class _PairsCommand(TyperCommand):
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Read every log anew, and keep nothing of it for the next time.")
+    ] = False,
 ) -> None:
+    if no_cache:
+        from helpers.ingest.cache import OFF_VARIABLE
+
+        os.environ[OFF_VARIABLE] = "1"  # kernels and workers inherit it
     if version:
         print(f"rooflog {__version__}")
         raise typer.Exit
@@ -124,10 +131,10 @@ def run(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, summary.md, scorecard.json, run.json).
+    """Execute a notebook on a log: the answer, and a run folder (notebook, report.html, scorecard.json, run.json).
 
-    The folder is written whole or not at all. Input that cannot be used writes nothing. A notebook that fails otherwise
-    is kept, executed up to the failing cell.
+    summary.md in it is the same answer to paste into an issue. The folder is written whole or not at all. Input that
+    cannot be used writes nothing. A notebook that fails otherwise is kept, executed up to the failing cell.
 
     [bold]Examples[/bold]
 
