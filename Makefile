@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz clean
+.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz bench calibration soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,6 +57,10 @@ samples: $(INSTALLED)  ## regenerate the simulated logs, byte for byte
 	  folder=data/samples/sim-$$(echo $$preset | tr _ -); mkdir -p $$folder; \
 	  $(BIN)/rooflog simulate $$preset --seed 0 --out $$folder/server.log --truth $$folder/truth.json || exit; \
 	done
+	@simulate() { mkdir -p data/samples/$$1; \
+	  $(BIN)/rooflog simulate dense_sweep --seed $$2 --server "$$3" --out data/samples/$$1/server.log --truth data/samples/$$1/truth.json; }; \
+	  simulate sim-regress-base 1 '{"prompts_per_req": 1.5}' && \
+	  simulate sim-regress-new 4 '{"prompts_per_req": 1.5, "law": {"slope_s_per_req": 0.0005}}'
 	$(BIN)/python tools/data_readme.py
 
 normalise: $(INSTALLED)  ## execute the notebooks again and store them in normal form
@@ -71,6 +75,15 @@ picture: demo  ## docs/answer.png from the report of the simulated log (needs ch
 
 sweeps: $(INSTALLED)  ## errors of the laws and of the prediction on public sweeps (needs ../shared)
 	$(BIN)/pytest -q -s tests/test_measured_sweeps.py tests/physics/test_prediction.py
+
+bench: $(INSTALLED)  ## speed and cost beside references measured in the same run (SCALE=full WRITE=docs/performance.md: an hour or two)
+	PYTHONPATH=tools $(BIN)/python -m bench $(or $(SCALE),short) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write $(WRITE))
+
+calibration: $(INSTALLED)  ## how often a comparison is right, 400 pairs each: docs/comparison.md anew (10 minutes)
+	nice -n 10 $(BIN)/python tests/compare/calibration.py --write docs/comparison.md
+
+soak: $(INSTALLED)  ## a million lines, twelve days of a log, through watch: its memory
+	$(BIN)/python tests/watch/soak.py
 
 fuzz: $(INSTALLED)  ## millions of mutated lines against the reader, for an hour; goes on where it was stopped
 	nice -n 15 $(BIN)/python tests/fuzz/run_fuzz.py
