@@ -238,7 +238,8 @@ def test_an_invalid_pair_gets_no_verdict():
 
 def test_single_runs_say_that_they_cannot_be_shown_to_be_the_same():
     effects = compare.compare_levels([run(STEP_S)], [run(STEP_S * 1.001)])
-    runs = effects.rows["runs_needed"].max()
+    runs = rows(effects)["runs_needed"].max()
+    assert runs < effects.rows["runs_needed"].max(), "a parameter needs more, and does not hold the gate"
     sentence = compare.overall(effects).sentence
     assert f"Single runs cannot be shown to be the same within 3 %: {runs:.0f} runs on either side are" in sentence
     assert rows(effects)["needed"].str.contains("can show neither a change of 3 % nor that there is none").all()
@@ -347,3 +348,32 @@ def test_accepted_tokens_without_clean_time_are_left_out_with_a_note():
 def test_the_asymptote_counts_tokens_where_a_round_is_one(accept, unit):
     one = run(STEP_S, accept_len=accept)
     assert list(rows(compare.compare_levels([one], [run(STEP_S * 1.1)]), "asymptote")["unit"]) == [unit]
+
+
+def kept(run_, levels):
+    return replace(run_, step_s={level: run_.step_s[level] for level in levels})
+
+
+def test_a_level_that_the_new_side_lost_keeps_the_gate_shut():
+    """Three quiet runs a side pass; without the highest levels on the new side nothing is known of these."""
+    rng = np.random.default_rng(3)
+    base, new = ([run(STEP_S * rng.normal(1, 1e-3, 7), 1e-4) for _ in range(3)] for _ in range(2))
+    assert compare.overall(compare.compare_levels(base, new)).exit_code == 0
+    short = compare.compare_levels(base, [kept(one, LEVELS_REQ[:5]) for one in new])
+    found = compare.overall(short)
+    assert short.lost == (32.0, 64.0) and found.exit_code == 2
+    assert found.sentence.startswith("The new side has no step time at 32, 64, which the base has")
+    # more levels than the base, or one less between those that are compared, is no loss
+    assert compare.overall(compare.compare_levels([kept(one, LEVELS_REQ[:5]) for one in base], new)).exit_code == 0
+    inner = compare.compare_levels(base, [kept(one, [1, 2, 4, 16, 32, 64]) for one in new])
+    assert inner.lost == () and compare.overall(inner).exit_code == 0
+
+
+def test_copies_count_once_and_what_both_sides_share_is_said_first():
+    one, packed = run(STEP_S, content="log"), run(STEP_S, content="log.gz")
+    other = run(STEP_S * 1.01, content="other")
+    effects = compare.compare_levels([one, packed], [other])
+    assert len(effects.base) == 1 and effects.n_shared == 0
+    assert compare.overall(compare.compare_levels([one], [packed])).sentence.startswith("Both sides hold the same input.")
+    shared = compare.compare_levels([one, other], [packed, run(STEP_S * 1.02, content="third")])
+    assert compare.overall(shared).sentence.startswith("Of the new runs 1 stand on the base side too.")

@@ -227,3 +227,19 @@ def test_real_pairs_that_are_comparable_and_that_are_not(shared, base, new, vali
     card = regression.compare_sides(*(regression.gather_side(shared / "logs" / name) for name in (base, new)))
     assert card["validity"]["verdict"] == validity and card["validity"]["variable"] == variable
     assert (card["overall"]["verdict"] == "cannot_tell") == (validity == "not_comparable")
+
+
+def test_a_new_server_that_runs_out_of_memory_does_not_pass(tmp_path):
+    """The same log twice but for a crash at its end: what it did before says nothing of what it can hold."""
+    base, new = tmp_path / "base.log", tmp_path / "new.log"
+    write_log(base, 1)
+    write_log(new, 1)
+    stamp = new.read_text().splitlines()[-1].partition("]")[0]
+    with open(new, "a") as file:
+        file.write(f"{stamp}] Scheduler hit an exception: Traceback (most recent call last):\n"
+                   "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    sides = [regression.gather_side(path) for path in (base, new)]
+    assert [side.repeats[0].ended for side in sides][0] == "" and sides[1].repeats[0].ended in ("crash", "out_of_memory")
+    there, back = (regression.compare_sides(*pair) for pair in (sides, sides[::-1]))
+    assert there["exit_code"] == 2 and "Servers of the new side failed: new.log" in there["overall"]["sentence"]
+    assert back["exit_code"] == 0 and "Servers of the base side failed" in back["answer"]

@@ -44,6 +44,11 @@ class Effects:
         As asked [1].
     is_identical : bool
         Both sides have the same inputs or the same numbers.
+    lost : tuple of float
+        Levels outside those that both sides have, of every base run and of no new one [req]: nothing says that they
+        are no slower. Of a level between two that were compared the law does.
+    n_shared : int
+        Runs that stand on both sides.
     notes : tuple of str
         What was not compared, and why.
     """
@@ -57,6 +62,8 @@ class Effects:
     confidence: float
     is_identical: bool
     notes: tuple[str, ...]
+    lost: tuple[float, ...] = ()
+    n_shared: int = 0
 
 
 def compare_levels(
@@ -109,7 +116,7 @@ def compare_levels(
     if is_identical:
         notes.append("both sides hold the same input")
     return Effects(table, old, young, pairs["step_s"], shares if isinstance(shares, Shares) else None, threshold_frac,
-                   confidence, is_identical, tuple(dict.fromkeys(notes)))
+                   confidence, is_identical, tuple(dict.fromkeys(notes)), _lost(old, young, at), _n_shared(old, young))
 
 
 def describe_phases(base: Mapping[str, float | None], new: Mapping[str, float | None]) -> pd.DataFrame:
@@ -129,10 +136,32 @@ def describe_phases(base: Mapping[str, float | None], new: Mapping[str, float | 
 
 
 def _once(runs: Sequence[Run]) -> tuple[Run, ...]:
-    seen: dict[object, Run] = {}
-    for i, run in enumerate(runs):
-        seen.setdefault(run.content or i, run)
-    return tuple(seen.values())
+    """Leave out copies: the same bytes, or, of a log that was packed or converted, the same numbers to the last bit."""
+    kept: list[Run] = []
+    for run in runs:
+        if not any(_is_copy(run, other) for other in kept):
+            kept.append(run)
+    return tuple(kept)
+
+
+def _is_copy(run: Run, other: Run) -> bool:
+    if not (run.content and other.content):
+        return False
+    return run.content == other.content or _numbers(run) == _numbers(other)
+
+
+def _numbers(run: Run) -> tuple[object, ...]:
+    return tuple(tuple(sorted(values.items())) for values in (run.step_s, run.own_frac, run.accept_len))
+
+
+def _n_shared(base: Sequence[Run], new: Sequence[Run]) -> int:
+    return sum(any(_is_copy(run, other) for other in base) for run in new)
+
+
+def _lost(base: Sequence[Run], new: Sequence[Run], at: Sequence[float]) -> tuple[float, ...]:
+    of_all = set.intersection(*(set(run.step_s) for run in base))
+    of_any = {level for run in new for level in run.step_s}
+    return tuple(sorted(level for level in of_all - of_any if not min(at) < level < max(at)))
 
 
 def _is_identical(base: Sequence[Run], new: Sequence[Run]) -> bool:

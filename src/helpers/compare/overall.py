@@ -9,6 +9,7 @@ import pandas as pd
 
 from helpers.compare.effects import Effects
 from helpers.compare.needed import percent
+from helpers.compare.scatter import RUN_TO_RUN_FRAC
 from helpers.compare.validity import Validity
 from helpers.display import level_key
 
@@ -38,8 +39,8 @@ class Overall:
     n_unknown : int
         Judged rows that are cannot_tell.
     exit_code : int
-        What a gate does: 1 where any row is worse; 0 where every level excludes a loss beyond the threshold; else 2.
-        The gate alone treats gains and losses unlike.
+        What a gate does: 1 where any row is worse; 0 where every level excludes a loss beyond the threshold, and none
+        of the base is lost (``Effects.lost``); else 2. The gate alone treats gains and losses unlike.
     """
 
     verdict: str
@@ -72,13 +73,23 @@ def overall(effects: Effects, validity: Validity | None = None) -> Overall:
     verdict = "mixed" if is_mixed else next(v for v in SAID if v in found)
     parts = [f"{v.replace('_', ' ')}: {_names(judged[judged['verdict'] == v])}" for v in SAID if v in found]
     sentence = ("Some rows are worse and some better. " if is_mixed else "") + "; ".join(parts) + "."
-    sentence = sentence[0].upper() + sentence[1:] + _to_tell(unknown, effects)
+    sentence = _inputs(effects) + sentence[0].upper() + sentence[1:] + _to_tell(unknown, effects)
     if validity is not None and validity.verdict == "not_comparable":
         sentence = f"{validity.sentence} The rows, for what they are: {sentence[0].lower()}{sentence[1:]}"
         return Overall("cannot_tell", is_mixed, sentence, len(unknown), CANNOT_TELL)
     excluded = judged.loc[judged["kind"].isin(LEVEL_KINDS), "is_loss_excluded"]
-    code = REGRESSED if "worse" in found else PASS if excluded.all() else CANNOT_TELL
+    code = REGRESSED if "worse" in found else PASS if excluded.all() and not effects.lost else CANNOT_TELL
     return Overall(verdict, is_mixed, sentence, len(unknown), code)
+
+
+def _inputs(effects: Effects) -> str:
+    """Say what a reader must know of the inputs before any verdict."""
+    said = "Both sides hold the same input. " if effects.is_identical else (
+        f"Of the new runs {effects.n_shared} stand on the base side too. " if effects.n_shared else "")
+    if effects.lost:
+        levels = ", ".join(level_key(level) for level in effects.lost)
+        said += f"The new side has no step time at {levels}, which the base has: nothing is known of them. "
+    return said
 
 
 def _to_tell(unknown: pd.DataFrame, effects: Effects) -> str:
@@ -87,13 +98,17 @@ def _to_tell(unknown: pd.DataFrame, effects: Effects) -> str:
     if known.empty:
         return ""
     never = known[known["runs_needed"] == math.inf]
-    runs = known.loc[known["runs_needed"] < math.inf, "runs_needed"].max()
-    said = [] if math.isnan(runs) else [f"{runs:.0f} runs on either side are needed"]
+    holding = known[known["kind"].isin(LEVEL_KINDS) & (known["runs_needed"] < math.inf)]  # what keeps the gate shut
+    runs = holding["runs_needed"].max()
+    is_single = len(effects.base) == len(effects.new) == 1
+    scatter = percent(RUN_TO_RUN_FRAC)
+    why = f" where two runs differ by {scatter}, fewer where by less (start with 3)" if is_single else ""
+    said = [] if math.isnan(runs) else [f"{runs:.0f} runs on either side are needed{why}"]
     said += [f"no sensible number of runs can for {_names(never)}"] if len(never) else []
     change = percent(effects.threshold_frac)
-    start = (f"Single runs cannot be shown to be the same within {change}" if len(effects.base) == len(effects.new) == 1
-             else f"To tell a change of {change} from none in every row")
-    return f" {start}: {', '.join(said)}."
+    start = (f"Single runs cannot be shown to be the same within {change}" if is_single
+             else f"To tell a change of {change} from none at every level")
+    return f" {start}: {', '.join(said)}." if said else ""
 
 
 def _names(rows: pd.DataFrame) -> str:

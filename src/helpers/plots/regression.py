@@ -62,7 +62,8 @@ def effects_by_row(rows: pd.DataFrame, *, threshold_frac: float, title: str = ""
                     [f"{v:.1%}" for v in part["mdc_frac"].to_numpy(float)],
                 ]),
                 hovertemplate="%{x}<br>%{customdata[0]} to %{customdata[1]}: %{y:+.1%} [%{customdata[2]}, "
-                              "%{customdata[3]}]<br>least change seen %{customdata[4]}<extra>%{fullData.name}</extra>",
+                              "%{customdata[3]}]<br>least change that would be seen %{customdata[4]}"
+                              "<extra>%{fullData.name}</extra>",
             )
         )
     figure.update_xaxes(title={"text": "level [req], parameter"}, type="category", categoryorder="array",

@@ -15,6 +15,7 @@ from helpers import compare as statistics
 from helpers import scorecard
 from helpers.compare import THRESHOLD_FRAC, Effects, Overall, Term, Validity
 from helpers.compare.effects import COLUMNS, CONFIDENCE
+from helpers.compare.overall import CANNOT_TELL, PASS
 from helpers.display import level_key
 from helpers.regression.describe import answer
 from helpers.regression.gather import Repeat, Side
@@ -113,8 +114,11 @@ def compare(
         found = _without_rows(base, new, validity)
     if effects is not None:
         term, found = statistics.which_term(effects), statistics.overall(effects, validity)
+    found = _with_ends(found, base, new)
     phases = statistics.describe_phases(_mean_phases(base), _mean_phases(new))
     notes = [*(f"base: {note}" for note in base.notes), *(f"new: {note}" for note in new.notes),
+             *(f"{name}: {Path(repeat.path).name}: {note}" for name, side in (("base", base), ("new", new))
+               for repeat in side.repeats for note in repeat.notes),
              *(effects.notes if effects is not None else ())]
     card: dict[str, Any] = scorecard.to_plain({
         "schema_version": SCHEMA_VERSION,
@@ -225,6 +229,19 @@ def _without_rows(base: Side, new: Side, validity: Validity) -> Overall:
     if validity.verdict == "not_comparable":
         reason = f"{validity.sentence} Besides, {reason}"
     return Overall("cannot_tell", False, f"{reason[0].upper()}{reason[1:]}.")
+
+
+def _with_ends(found: Overall, base: Side, new: Side) -> Overall:
+    """Say which servers crashed; where only new ones did, no gate passes on what they did before."""
+    ends = [[f"{Path(repeat.path).name} ({repeat.ended.replace('_', ' ')})" for repeat in side.repeats if repeat.ended]
+            for side in (base, new)]
+    said = " ".join(f"Servers of the {name} side failed: {', '.join(texts)}."
+                    for name, texts in zip(("base", "new"), ends, strict=True) if texts)
+    if not said:
+        return found
+    is_new_only = bool(ends[1]) and not ends[0]
+    code = CANNOT_TELL if is_new_only and found.exit_code == PASS else found.exit_code
+    return replace(found, sentence=f"{said} {found.sentence}", exit_code=code)
 
 
 def _mean_phases(side: Side) -> dict[str, float | None]:

@@ -84,16 +84,17 @@ def rows_table(card: Mapping[str, Any]) -> pd.DataFrame:
         {
             "quantity": quantity(row), "base": show(row["base"], row["unit"]), "new": show(row["new"], row["unit"]),
             "effect [interval]": effect(row), "verdict": VERDICT_WORDS.get(row["verdict"], row["verdict"]),
-            "least change seen": "" if row["mdc_frac"] is None else percent(row["mdc_frac"]),
-            f"to see {percent(card['threshold_frac'])}": _in_short(row["needed"] or ""),
+            "least change that would be seen": "" if row["mdc_frac"] is None else percent(row["mdc_frac"]),
+            f"to see {percent(card['threshold_frac'])}": still_needed(row),
         }
         for row in card["rows"]
     ]
     return pd.DataFrame(rows)
 
 
-def _in_short(needed: str) -> str:
-    """Return the first clause of what is needed: the reasons behind it are the same in every row."""
+def still_needed(row: Mapping[str, Any]) -> str:
+    """Return the first clause of what would tell a row that cannot: the reasons behind it are the same in every row."""
+    needed = (row["needed"] or "") if row["verdict"] == "cannot_tell" else ""
     return needed.partition(":")[0].partition(";")[0]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from helpers.display import show
-from helpers.regression.describe import VERDICT_WORDS, effect, percent, quantity, shown_path
+from helpers.regression.describe import VERDICT_WORDS, effect, percent, quantity, shown_path, still_needed
 
 Card = Mapping[str, Any]
 
@@ -108,8 +108,9 @@ def _rows(card: Card, threshold: str) -> list[str]:
     rows = [[quantity(row), show(row["base"], row["unit"]), show(row["new"], row["unit"]), effect(row),
              VERDICT_WORDS.get(row["verdict"], row["verdict"]),
              "" if row["mdc_frac"] is None else percent(row["mdc_frac"]),
-             (row["needed"] or "").partition(":")[0].partition(";")[0]] for row in card["rows"]]
-    return [*_table(["", "base", "new", interval, "verdict", "least change seen", f"to see {threshold}"], rows), ""]
+             still_needed(row)] for row in card["rows"]]
+    heads = ["", "base", "new", interval, "verdict", "least change that would be seen", f"to see {threshold}"]
+    return [*_table(heads, rows), ""]
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

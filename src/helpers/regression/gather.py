@@ -33,6 +33,9 @@ LEVELS_OF_A_RUN = 3
 CONFIDENCE = 0.95
 """Of the intervals of the levels, where no run has recorded another."""
 
+FAILURES = ("crash", "out_of_memory")
+"""Events after which a server has failed, whatever it did before."""
+
 OTHER_ARGUMENTS = "another server life with other arguments"
 """Note of `levels.keep_one_configuration`."""
 
@@ -57,6 +60,8 @@ class Repeat:
         Seconds of each phase [s], None where unknown; of the whole input, so of the first of its lives only.
     notes : tuple of str
         Doubts of the run's own scorecard.
+    ended : str
+        Kind of the last event that ends a server badly (`FAILURES`), "" if there is none or no log to tell.
     """
 
     run: Run
@@ -68,6 +73,7 @@ class Repeat:
     facts: Mapping[str, Any]
     phases: Mapping[str, float | None]
     notes: tuple[str, ...] = ()
+    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,11 @@ class _Gathering:
 
     def _of_analysis(self, analysis: Analysis, path: str, kind: str, how: str, confidence: float) -> None:
         facts = {**analysis.scorecard["run"]["facts"], "args": analysis.facts.get("args")}
-        self._add(analysis.levels, analysis.scorecard, facts, path, kind, how, confidence)
+        ends: dict[int, str] = {}
+        if analysis.log is not None:
+            events = analysis.log.events[analysis.log.events["kind"].isin(FAILURES)]
+            ends = {int(life): str(kind) for life, kind in zip(events["server_life"], events["kind"], strict=True)}
+        self._add(analysis.levels, analysis.scorecard, facts, path, kind, how, confidence, ends)
 
     def _of_card(self, path: Path, kind: str, why: str) -> None:
         """Take the stored numbers of a scorecard, or refuse them."""
@@ -214,7 +224,7 @@ class _Gathering:
 
     def _add(
         self, levels: pd.DataFrame, card: Mapping[str, Any], facts: Mapping[str, Any], path: str, kind: str, how: str,
-        confidence: float,
+        confidence: float, ends: Mapping[int, str] | None = None,
     ) -> None:
         """Add a run for each server life; lives with hardly a level are none beside those with enough."""
         settings = settings_of(facts)
@@ -235,7 +245,8 @@ class _Gathering:
             where = f"{Path(path).name} (server life {name})" if len(lives) > 1 else Path(path).name
             run = replace(run, notes=tuple(f"{where}: {note}" for note in run.notes))
             self.repeats.append(Repeat(run, path, kind, how, hashes, None if kind == "table" else name, settings,
-                                       phases if life == lives[0] else {}, tuple(card["run"]["notes"])))
+                                       phases if life == lives[0] else {}, tuple(card["run"]["notes"]),
+                                       next((ends[n] for n in life if n in ends), "") if ends else ""))
 
     def _lives(self, levels: pd.DataFrame, path: str) -> list[tuple[int, ...]]:
         """Return the server lives of each run: one each, or all of a sweep that restarts between its levels."""
