@@ -82,11 +82,14 @@ def write_logs(folder: Path, texts: Sequence[str]) -> None:
 def kill(
     kind: str, folder: Path, notebook: str, moment_s: float, *, everything: bool, n_dumps: int, in_work: bool = False
 ) -> Case:
-    """Start, kill at a moment (of the work on a dump, if so asked), look, run again, look again."""
+    """Start, kill at a moment, look, run again, look again.
+
+    `in_work` counts the moment from the mark that the notebook of the tests leaves before it sleeps for long.
+    """
     words, out = words_of(kind, folder, notebook), folder / "out"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(words, start_new_session=True, **quiet)
-    while in_work and not list(out.glob(".partial-*/*.json")) and process.poll() is None:
+    while in_work and not (folder / "logs" / "0.pid").exists() and process.poll() is None:
         time.sleep(0.02)
     time.sleep(moment_s)
     with contextlib.suppress(psutil.NoSuchProcess):

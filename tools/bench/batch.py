@@ -21,7 +21,7 @@ LEAST_GAIN = 2.0
 LEAST_GAIN_AGAIN = 5.0
 
 
-def rows(scale: str) -> list[dict[str, Any]]:
+def rows(scale: str = "short") -> list[dict[str, Any]]:
     """Measure a batch against the same notebook run by one command per log, and a batch that is done already.
 
     Parameters

@@ -185,7 +185,7 @@ def _run(job: Job, settings: Settings, store: Store) -> Outcome:
             result = run(job.dump.logs, settings.notebook, settings.parameters, out, job.context,
                          command=settings.command, name=job.name, record=record, warm=True)
         except RooflogError as error:
-            other = None  # another batch took the name meanwhile
+            other = known(job, settings, store)  # another batch took the name meanwhile
             return other or failed(job.dump, str(error), key=job.key, is_final=not isinstance(error.__cause__, OSError))
     if store.whole_record(job.name, job.key) is None:
         store.discard(job.name)
