@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz bench calibration soak clean
+.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz bench calibration study soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,11 @@ bench: $(INSTALLED)  ## speed and cost beside references measured in the same ru
 
 calibration: $(INSTALLED)  ## how often a comparison is right, 400 pairs each: docs/comparison.md anew (10 minutes)
 	nice -n 10 $(BIN)/python tests/compare/calibration.py --write docs/comparison.md
+
+study: $(INSTALLED)  ## 200 dumps of 5 to 20 MB with poison and a killed worker; runs and batches killed at 20 moments (an hour)
+	PYTHONPATH=tools $(BIN)/python -m bench.batch_study 200
+	PYTHONPATH=tools $(BIN)/python -m bench.batch_study 200 --cluster
+	$(BIN)/python tests/batch/kill_study.py
 
 soak: $(INSTALLED)  ## a million lines, twelve days of a log, through watch: its memory
 	$(BIN)/python tests/watch/soak.py
