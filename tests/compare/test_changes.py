@@ -174,3 +174,44 @@ def test_one_run_further_and_a_spike_is_a_step():
         moved = values.copy()
         moved[-n:] *= 1.2
         assert len(find_changes(moved).steps) == expected
+
+
+def test_a_step_lies_between_two_times():
+    """Twelve runs, 10 % slower from the seventh on: a tie on one side of it changes nothing, one across it all."""
+    values = np.exp(np.random.default_rng(3).normal(0, 0.005, 12)) * np.repeat([0.020, 0.022], 6)
+    plain = find_changes(values)
+    assert [step.index for step in plain.steps] == [6]
+    beside = [0, 1, 1, 1, 4, 5, 6, 7, 7, 9, 10, 11]
+    assert [step.index for step in find_changes(values, when=beside).steps] == [6]
+    across = find_changes(values, when=[0, 1, 2, 3, 4, 5, 5, 7, 8, 9, 10, 11])
+    assert (across.verdict, across.steps) == ("no_order", ()) and "runs 6 to 7 have the same time" in across.sentence
+
+
+def test_the_order_within_a_time_changes_no_verdict():
+    """Two times with six runs each: none, a step between them, and steps that only one order shows."""
+    rng = np.random.default_rng(5)
+    noise = np.exp(rng.normal(0, 0.003, 12))
+    when = np.repeat([0, 1], 6)
+    mixed = np.tile([0.020, 0.020, 0.020, 0.022, 0.022, 0.022], 2)
+    for values, verdict in ((np.full(12, 0.020), "none"), (np.repeat([0.020, 0.022], 6), "steps"), (mixed, "no_order")):
+        own = values * noise
+        orders = [np.concatenate([rng.permutation(6), 6 + rng.permutation(6)]) for _ in range(10)]
+        found = {(one.verdict, one.sentence) for one in (find_changes(own[order], when=when) for order in orders)}
+        assert len(found) == 1 and found.pop()[0] == verdict
+
+
+def test_stretches_of_the_same_time():
+    assert changes.same_time([1, 1, 2, 3, 3, 3]) == [(0, 2), (3, 6)] and changes.same_time([1, 2]) == []
+
+
+def test_what_hangs_on_the_order_within_a_time_is_no_verdict():
+    """A rise by 15 % over 12 runs: a drift if the six of one time rise too, a step after them if they fall."""
+    values = 0.020 * np.linspace(1, 1.15, 12) * np.exp(np.random.default_rng(1).normal(0, 0.004, 12))
+    assert find_changes(values).verdict == "drift"
+    assert find_changes(values, when=[0] * 6 + [1, 2, 3, 4, 5, 6]).verdict == "no_order"
+
+
+def test_without_a_place_for_a_step_nothing_is_told():
+    """Of six runs a step can lie between the third and the fourth only."""
+    assert find_changes([0.020] * 6, when=[0, 1, 2, 2, 4, 5]).verdict == "no_order"
+    assert find_changes([0.020] * 6, when=[0, 0, 2, 3, 3, 3]).verdict == "none"

@@ -20,6 +20,7 @@ from helpers import synth
 from helpers.analysis import analyse
 from helpers.cli.history import history
 from helpers.plots.history import history_panels
+from helpers.regression import past_runs
 from helpers.regression.history import COLUMNS, History, history_card, read_history, series_name
 from helpers.regression.history_page import history_page
 from helpers.schema import LogFormatError, RooflogError
@@ -39,7 +40,8 @@ def template(tmp_path_factory):
     return json.loads(json.dumps(analyse(file, context=facts).scorecard))
 
 
-def write_run(folder, template, day, intercept_s=0.020, slope_s_per_req=0.001, *, sha="", accept_len=None, **facts):
+def write_run(folder, template, day, intercept_s=0.020, slope_s_per_req=0.001, *, sha="", accept_len=None, name="",
+              **facts):
     """Write a run folder of a law, analysed `day` days after START; return the folder."""
     card = copy.deepcopy(template)
     for level in card["levels"]:
@@ -53,7 +55,7 @@ def write_run(folder, template, day, intercept_s=0.020, slope_s_per_req=0.001, *
     card["run"]["facts"] |= facts
     card["run"]["engine_version"] = card["run"]["facts"]["engine_version"]
     at = START + timedelta(days=day)
-    where = folder / f"{at:%Y%m%dT%H%M%SZ}-00"
+    where = folder / (name or f"{at:%Y%m%dT%H%M%SZ}-00")
     where.mkdir(parents=True)
     (where / "scorecard.json").write_text(json.dumps(card))
     (where / "run.json").write_text(json.dumps({"started_utc": f"{at.isoformat()}+00:00", "status": "good",
@@ -135,6 +137,36 @@ def test_too_few_runs_cannot_tell(tmp_path, template):
     card = history_card(read_history(tmp_path))
     assert card["exit_code"] == 2
     assert card["configurations"][0]["sentence"] == "5 runs of this configuration: 6 are needed."
+
+
+def write_six(folder, template, days, names):
+    """Write six runs, the last three 10 % slower, that scatter by 0.4 %, in folders of these names."""
+    for i, (day, name) in enumerate(zip(days, names, strict=True)):
+        slower = (1.1 if i >= 3 else 1.0) * (1 + 0.004 * (i % 2))
+        write_run(folder, template, day, 0.020 * slower, 0.001 * slower, sha=name, name=name)
+
+
+def test_runs_with_the_same_time_are_in_no_order_whatever_their_folders_are_called(tmp_path, template):
+    """The same six runs by name as three fast and three slow, and in turn: both were verdicts of the name alone."""
+    cards = []
+    for names in ("abcdef", "acebdf"):
+        write_six(tmp_path / names, template, [0] * 6, names)
+        cards.append(history_card(read_history(tmp_path / names)))
+    for card in cards:
+        assert card["exit_code"] == 2 and {s["verdict"] for s in card["series"]} == {"cannot_tell"}
+        assert of(card, "fixed cost")["sentence"].startswith("Cannot tell: runs 1 to 6 have the same time")
+        assert "no order" in card["configurations"][0]["sentence"] and "6 of 6 runs have the same" in card["notes"][-1]
+    assert cards[0]["configurations"] == cards[1]["configurations"]
+    # a day between them, and the step is found
+    write_six(tmp_path / "dated", template, range(6), "abcdef")
+    assert history_card(read_history(tmp_path / "dated"))["exit_code"] == 1
+
+
+def test_logs_that_begin_at_the_same_time_are_not_ordered_by_their_analysis(tmp_path, template, monkeypatch):
+    monkeypatch.setattr(past_runs, "_log_time", lambda *given: START)
+    write_six(tmp_path, template, range(6), "abcdef")
+    card = history_card(read_history(tmp_path))
+    assert card["exit_code"] == 2 and "order of analysis" in card["notes"][0]
 
 
 def test_a_drift_to_the_worse_cannot_tell_and_one_to_the_better_passes(tmp_path, template):
@@ -282,6 +314,10 @@ def test_the_page_is_offline_and_shows_text_of_logs_as_text(tmp_path, template):
     assert any(text.startswith(name) for text in parsed.texts)
     assert "img" not in parsed.tags and "<img" not in page
     assert parsed.tags.count("table") == 2
+    # a phone shows the first three columns; the finding is text, which wraps as plotly's titles do not
+    assert "<th>quantity</th><th>verdict</th><th>changes</th><th>runs</th>" in page
+    assert page.count("<figcaption><strong>Of 6 runs none begins a change") == 2
+    assert '"title":{"text":"Of 6 runs' not in page
 
 
 def test_the_figure_has_runs_segments_steps_and_intervals(tmp_path, template):

@@ -28,10 +28,10 @@ def history(
     """Put the runs of a folder in time and find where step time, its law or the accepted length changed for good.
 
     Runs of one configuration are one series; another engine version is no other configuration. A step needs three runs
-    on either side, so one slow run is none; six runs are the least.
+    on either side, so one slow run is none; six runs are the least. Runs with the same time have no order.
 
-    Exit codes: 0 the newest runs are no worse than those before; 1 worse by more than the threshold; 2 too few runs, or
-    a drift; 3 could not run.
+    Exit codes: 0 the newest runs are no worse than those before; 1 worse by more than the threshold; 2 too few runs, no
+    order that is known, or a drift; 3 could not run.
 
     [bold]Examples[/bold]
 

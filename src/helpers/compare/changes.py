@@ -10,12 +10,15 @@ decided here, on log values:
    beyond chance: t of the two segments that meet, times the number of places where a step could be and of steps
    (Bonferroni).
 4. Where a straight line fits better there is a drift, and no step is claimed.
+
+Runs with the same time have no order. A step lies between two times, and is claimed only if it is found in every order
+of `_orders`; these follow from the values alone, so what the runs are called changes nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,7 +92,8 @@ class Changes:
     Attributes
     ----------
     verdict : str
-        steps, none, drift (a straight line fits better than steps: none is claimed) or cannot_tell (too few runs).
+        steps, none, drift (a straight line fits better than steps: none is claimed), no_order (it depends on the order
+        of runs with the same time) or cannot_tell (too few runs).
     steps : tuple of Change
         In order of time.
     drift_frac : float
@@ -108,6 +112,7 @@ def find_changes(
     values: Sequence[float] | np.ndarray,
     se: Sequence[float] | np.ndarray | None = None,
     *,
+    when: Sequence[object] | np.ndarray | None = None,
     threshold_frac: float = THRESHOLD_FRAC,
     false_alarm: float = FALSE_ALARM,
     confidence: float = 0.95,
@@ -120,6 +125,8 @@ def find_changes(
         Positive, oldest first.
     se : array, shape (runs,), optional
         Standard error of each log value [1], NaN where unknown: runs cannot scatter by less.
+    when : array, shape (runs,), optional
+        Time of each run; runs with the same are in no order. By default all differ.
     threshold_frac : float
         Smaller steps are none [1].
     false_alarm : float
@@ -148,6 +155,43 @@ def find_changes(
     own = np.full(len(x), math.nan) if se is None else np.asarray(se, float)
     known = own[np.isfinite(own)]
     floor = max(LEAST_SCATTER_FRAC**2, float((known**2).mean()) if len(known) else 0.0)
+    ties = [] if when is None else same_time(when)
+    found = [_find(x[order], floor, threshold_frac, false_alarm, confidence) for order in _orders(x, ties)]
+    parting = [tie for tie in ties if any(tie[0] < step.index < tie[1] for one in found for step in one.steps)]
+    said = {(one.verdict, one.drift_frac > 0, tuple(step.index for step in one.steps)) for one in found}
+    inside = {at for start, end in ties for at in range(start + 1, end)}
+    has_place = not inside.issuperset(range(MIN_RUNS, len(x) - MIN_RUNS + 1))
+    if has_place and not parting and len(said) == 1:
+        return found[0]
+    named = ", as have ".join(f"runs {start + 1} to {end}{' have the same time' if not i else ''}"
+                              for i, (start, end) in enumerate(parting or ties))
+    return Changes("no_order", (), math.nan, f"Cannot tell: {named}, and whether there is a change depends on their "
+                                             "order, which is not known.")
+
+
+def same_time(when: Sequence[object] | np.ndarray) -> list[tuple[int, int]]:
+    """Return first and behind the last index of each stretch of two and more runs with the same time.
+
+    Parameters
+    ----------
+    when : array, shape (runs,)
+        In order.
+    """
+    at = np.asarray(when)
+    starts = [0, *(np.flatnonzero(at[1:] != at[:-1]) + 1).tolist(), len(at)]
+    return [(start, end) for start, end in zip(starts, starts[1:], strict=False) if end - start > 1]
+
+
+def _orders(x: np.ndarray, ties: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+    """Yield the orders most likely to make a step or a drift: each tie rising, each falling, and both in turn."""
+    for first, turn in ((1, 1), (-1, -1), (1, -1), (-1, 1)) if ties else ((1, 1),):
+        order = np.arange(len(x))
+        for i, (start, end) in enumerate(ties):
+            order[start:end] = start + np.argsort((turn if i % 2 else first) * x[start:end], kind="stable")
+        yield order
+
+
+def _find(x: np.ndarray, floor: float, threshold_frac: float, false_alarm: float, confidence: float) -> Changes:
     y, scatter = without_spikes(np.log(x))
     n_free = len(x) - int((y != np.log(x)).sum())
     ends, steps = _partition(y, n_free, max(floor, scatter**2), floor, threshold_frac, false_alarm, confidence)

@@ -81,13 +81,15 @@ def _panel(figure: go.Figure, row: int, entry: Mapping[str, Any], name: str, thr
     middle, half = newest_before / first - 1, threshold_frac * newest_before / first
     figure.add_hrect(y0=middle - half, y1=middle + half, fillcolor=style.BASELINE, opacity=0.15, line={"width": 0},
                      layer="below", row=row, col=1)
+    middle_time = when.iloc[0] + (when.iloc[-1] - when.iloc[0]) / 2
     for change in entry["changes"]:
         at = pd.Timestamp(change["when"])
+        side = {"xanchor": "right", "xshift": -4} if at > middle_time else {"xanchor": "left", "xshift": 4}
         figure.add_vline(x=at, line={"color": style.REGRESSION if change["is_worse"] else style.WARMUP, "dash": "dash",
                                      "width": 1.5}, row=row, col=1)
         figure.add_annotation(
             x=at, y=1, yref="y domain" if row == 1 else f"y{row} domain", xref="x" if row == 1 else f"x{row}",
-            text=_effect(change), showarrow=False, xanchor="left", yanchor="top", xshift=4,
+            text=_effect(change), showarrow=False, yanchor="top", **side,
             font={"size": 12, "color": style.REGRESSION if change["is_worse"] else style.WARMUP})
     known = np.concatenate([value, lo[np.isfinite(lo)], hi[np.isfinite(hi)]]) / first - 1
     reach = max(1.5 * threshold_frac, float(np.abs(known).max()) * 1.1) if len(known) else threshold_frac

@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from helpers import compare, scorecard
 from helpers.compare import THRESHOLD_FRAC
-from helpers.compare.changes import FALSE_ALARM, MIN_SERIES, Changes, find_changes
+from helpers.compare.changes import FALSE_ALARM, MIN_SERIES, Changes, find_changes, same_time
 from helpers.display import level_key
 from helpers.regression import past_runs
 from helpers.regression.gather import stored_levels
@@ -76,7 +76,8 @@ def read_history(folder: str | Path, *, progress: Say | None = None) -> History:
     History
         Runs are placed by the first stamp of their log where that is at hand and tells a date, else by the start of
         the analysis. Stamps are taken as they stand: logs tell no time zone. A log that was analysed several times
-        is one run, the latest analysis.
+        is one run, the latest analysis. Runs with the same time have no order: neither the names of their folders nor
+        the order in which they were analysed stands in for it.
 
     Raises
     ------
@@ -114,9 +115,10 @@ def history_card(
     -------
     dict
         JSON-safe: ``kind`` "history", ``series`` (configuration, quantity, level, unit, is_judged, points, verdict,
-        changes, sentence), ``configurations`` (words, verdict, sentence), ``left_out``, ``notes``, ``exit_code``: 1
-        where the newest segment of any judged series is worse than the one before it, else 2 where a configuration has
-        too few runs or drifts to the worse, else 0. The judged series of a configuration share `FALSE_ALARM`.
+        no_order, changes, sentence), ``configurations`` (words, verdict, sentence), ``left_out``, ``notes``,
+        ``exit_code``: 1 where the newest segment of any judged series is worse than the one before it, else 2 where a
+        configuration has too few runs, hangs on the order of runs with the same time or drifts to the worse, else 0.
+        The judged series of a configuration share `FALSE_ALARM`.
     """
     keys = ["configuration", "quantity", "running_req"]
     tables = [(int(str(number)), str(quantity), float(str(level)), rows) for (number, quantity, level), rows in
@@ -174,8 +176,8 @@ def _series(
     number: int, quantity: str, level: float, rows: pd.DataFrame, threshold_frac: float, false_alarm: float,
     confidence: float,
 ) -> dict[str, Any]:
-    found = find_changes(rows["value"].to_numpy(), rows["se"].to_numpy(), threshold_frac=threshold_frac,
-                         false_alarm=false_alarm, confidence=confidence)
+    found = find_changes(rows["value"].to_numpy(), rows["se"].to_numpy(), when=rows["when"].to_numpy(),
+                         threshold_frac=threshold_frac, false_alarm=false_alarm, confidence=confidence)
     runs, versions = rows["run"].tolist(), rows["engine_version"].tolist()
     changes = [
         {"index": step.index, "run": runs[step.index], "when": rows["when"].iloc[step.index].isoformat(),
@@ -189,7 +191,7 @@ def _series(
               for row in rows.to_dict("records")]
     return {"configuration": number, "quantity": quantity, "level": level, "unit": QUANTITIES[quantity],
             "is_judged": quantity not in NOT_JUDGED, "points": points, "verdict": _of_series(found, quantity),
-            "changes": changes, "sentence": _sentence(found, changes)}
+            "no_order": found.verdict == "no_order", "changes": changes, "sentence": _sentence(found, changes)}
 
 
 def _of_series(found: Changes, quantity: str) -> str:
@@ -199,7 +201,7 @@ def _of_series(found: Changes, quantity: str) -> str:
         return "better" if (found.drift_frac > 0) == grows_well else "cannot_tell"
     if found.verdict == "steps":
         return "better" if (found.steps[-1].effect_frac > 0) == grows_well else "worse"
-    return "cannot_tell" if found.verdict == "cannot_tell" else "same"
+    return "same" if found.verdict == "none" else "cannot_tell"
 
 
 def _sentence(found: Changes, changes: Sequence[Mapping[str, Any]]) -> str:
@@ -216,11 +218,15 @@ def _sentence(found: Changes, changes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _notes(points: pd.DataFrame) -> list[str]:
-    """Say where two clocks order the runs."""
-    clocks = points.drop_duplicates("run")["clock"]
-    n = int((clocks == "run").sum())
-    return [f"{n} of {len(clocks)} runs are placed by the time of their analysis: the time of their logs is not known"
-            ] if n else []
+    """Say where two clocks order the runs, and where none does."""
+    runs = points.drop_duplicates("run")
+    n = int((runs["clock"] == "run").sum())
+    notes = [f"{n} of {len(runs)} runs are placed by the time of their analysis: the time of their logs is not known"
+             ] if n else []
+    tied = sum(end - start for _, of_one in runs.groupby("configuration")
+               for start, end in same_time(of_one["when"].sort_values().to_numpy()))
+    return notes + ([f"{tied} of {len(runs)} runs have the same time as another of their configuration and are in no "
+                     "order: names of folders and the order of analysis do not tell which was first"] if tied else [])
 
 
 def series_name(entry: Mapping[str, Any]) -> str:
@@ -238,9 +244,12 @@ def _verdict(series: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     by = {v: [series_name(entry) for entry in judged if entry["verdict"] == v]
           for v in ("worse", "better", "same", "cannot_tell")}
     drifts = [series_name(entry) for entry in judged
-              if entry["verdict"] == "cannot_tell" and len(entry["points"]) >= MIN_SERIES]
+              if entry["verdict"] == "cannot_tell" and len(entry["points"]) >= MIN_SERIES and not entry["no_order"]]
+    unordered = [series_name(entry) for entry in judged if entry["no_order"]]
     if by["worse"]:
         return "worse", f"The newest runs are worse than those before: {', '.join(by['worse'])}."
+    if unordered:
+        return "cannot_tell", f"Runs with the same time have no order, and it matters: {', '.join(unordered)}."
     if drifts:
         return "cannot_tell", f"Drifting to the worse, without a run where it changed: {', '.join(drifts)}."
     if runs < MIN_SERIES:

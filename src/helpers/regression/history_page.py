@@ -13,6 +13,14 @@ from helpers.plots.history import history_panels
 from helpers.regression.describe import VERDICT_WORDS, percent
 from helpers.regression.history import series_name
 from helpers.report import POLICY, STYLE
+from helpers.report.figures import title_of
+
+TOP_PX = 28
+"""Space above the first panel, for its name; plotly's tool bar stands upright in the right margin."""
+
+TABLE_STYLE = """.history th:nth-child(-n+3), .history td:nth-child(-n+3) { text-align: left; }
+.history td:first-child { white-space: normal; min-width: 6rem; } .history td.said { min-width: 11rem; }"""
+"""What a reader needs is left, within the width of a phone; the rest scrolls."""
 
 
 def history_figure(card: Mapping[str, Any], configuration: int) -> plots.Figure:
@@ -46,12 +54,7 @@ def history_page(card: Mapping[str, Any]) -> str:
         parts += [f"<h2>{html.escape(found['words'])}</h2>",
                   f'<div class="answer{bad}"><p><strong>{html.escape(VERDICT_WORDS[found["verdict"]])}</strong>: '
                   f"{html.escape(found['sentence'])}</p></div>", _table(card, i)]
-        # one copy of plotly.js; its to_html writes < as \\u003c
-        figure = history_figure(card, i)
-        figure.layout.template.layout.width = None  # as wide as the page
-        markup = figure.to_html(full_html=False, include_plotlyjs=not i,
-                                config={"responsive": True, "displaylogo": False})
-        parts.append(f'<div class="figure">{markup}</div>')
+        parts.append(_figure(card, i))
     if card["notes"]:
         parts.append("".join(f"<p>{html.escape(note)}.</p>" for note in card["notes"]))
     if card["left_out"]:
@@ -62,18 +65,34 @@ def history_page(card: Mapping[str, Any]) -> str:
         "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>", *parts, "</body></html>", "",
+        f"<title>{html.escape(title)}</title><style>{STYLE}{TABLE_STYLE}</style></head><body>", *parts,
+        "</body></html>", "",
     ])
 
 
+def _figure(card: Mapping[str, Any], configuration: int) -> str:
+    """Return figure and caption; the caption is text of the page, as plotly cuts a title wider than the page."""
+    figure = history_figure(card, configuration)
+    finding, below = title_of(figure.to_plotly_json()["layout"])
+    height = figure.layout.height - figure.layout.margin.t + TOP_PX
+    figure.update_layout(title=None, margin={"t": TOP_PX}, height=height)
+    figure.layout.template.layout.width = None  # as wide as the page
+    # one copy of plotly.js; its to_html writes < as \\u003c
+    markup = figure.to_html(full_html=False, include_plotlyjs=not configuration,
+                            config={"responsive": True, "displaylogo": False})
+    return (f'<figure class="plot"><figcaption><strong>{html.escape(finding)}</strong> '
+            f'<small>{html.escape(below)}</small></figcaption><div class="figure">{markup}</div></figure>')
+
+
 def _table(card: Mapping[str, Any], configuration: int) -> str:
-    headers = ("", "runs", "latest", "latest run", "verdict", "changes")
+    headers = ("quantity", "verdict", "changes", "runs", "latest", "latest run")
     rows = [f"<tr>{''.join(f'<th>{h}</th>' for h in headers)}</tr>"]
     for entry in (e for e in card["series"] if e["configuration"] == configuration):
         last = entry["points"][-1]
         verdict = VERDICT_WORDS[entry["verdict"]] if entry["is_judged"] else "described"
-        cells = (series_name(entry), len(entry["points"]), show(last["value"], entry["unit"], last["lo"], last["hi"]),
-                 Path(last["run"]).name, verdict)
-        rows.append(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in cells)}"
-                    f'<td class="said">{html.escape(entry["sentence"])}</td></tr>')
-    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
+        cells = (len(entry["points"]), show(last["value"], entry["unit"], last["lo"], last["hi"]),
+                 Path(last["run"]).name)
+        rows.append(f"<tr><td>{html.escape(series_name(entry))}</td><td>{html.escape(verdict)}</td>"
+                    f'<td class="said">{html.escape(entry["sentence"])}</td>'
+                    f"{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in cells)}</tr>")
+    return f'<div class="wide history"><table>{"".join(rows)}</table></div>'
