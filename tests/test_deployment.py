@@ -132,6 +132,13 @@ def test_what_cannot_be_is_refused_in_one_line(log, user, message):
         assert isinstance(caught.value, NotEnoughData)
 
 
+def test_what_a_context_says_in_vain_is_said():
+    assert deployment.unusable('{"hardware": "h100-sxm", "tp": 2}') == [] == deployment.unusable("")
+    said = deployment.unusable({"hardwear": "h100-sxm", "hardware": "h1000", "tp": "two"})
+    assert [text.split(":")[0] for text in said] == ["hardwear (--context)", "tp (--context)", "hardware (--context)"]
+    assert "did you mean hardware" in said[0] and "h1000" in said[2]
+
+
 def test_told_keeps_what_is_given_and_the_context_wins():
     told = deployment.told('{"tp": 8}', model="Qwen3-8B", hardware="", tp=4, context_tok=0.0, what_if={})
     assert told == {"model": "Qwen3-8B", "tp": 8}

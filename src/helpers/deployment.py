@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.facts import Facts, read_context
+from helpers.facts import Facts, merge_facts, read_context
 from helpers.physics.catalogue import hardware, models
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.linking import communication
@@ -253,6 +253,28 @@ def told(context: str | Path | Mapping[str, Any] | None = None, **given: Any) ->
     if "model" in known:
         known |= model_facts(known.pop("model"))
     return known | read_context(context)
+
+
+def unusable(context: str | Path | Mapping[str, Any] | None) -> list[str]:
+    """Return a sentence for each fact of a context that cannot be used, and for hardware that no catalogue has.
+
+    Parameters
+    ----------
+    context : as for `facts.read_context`
+
+    Raises
+    ------
+    LogFormatError
+        The context cannot be read.
+    """
+    facts = merge_facts(None, context)
+    said = [f"{key} (--context): {reason}" for key, reason in facts.unused.items()]
+    try:
+        if facts.get("hardware") is not None:
+            hardware.find(facts.get("hardware"))
+    except RooflogError as error:
+        said.append(f"hardware (--context): {error}")
+    return said
 
 
 def parallel_of(facts: Facts) -> Parallel:

@@ -19,6 +19,7 @@ from batch_helpers import kill_worker_of, messages, states, worker_of
 
 from helpers.batch import Dump, batch
 from helpers.batch import cluster as cluster_module
+from helpers.schema import RooflogError
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'rooflog[cluster]'")
 pytestmark = pytest.mark.notebook
@@ -134,3 +135,25 @@ def test_a_dump_that_kills_every_dask_worker_is_reported_and_nothing_else_is_los
     assert outcome.message == "KilledWorker: every dask worker that had it died, often for want of memory"
     with pytest.raises(cluster_module.SchedulerLost):
         cluster_module._next(SimpleNamespace(status="closed"), ended, lambda outcome: None)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "http://host:8786", "tcp://host", "tcp://:8786",
+                                     "host:port", "host:99999", "nowhere/scheduler.json"])
+def test_what_is_no_address_is_refused_at_once(address):
+    with pytest.raises(RooflogError, match="expected the (address|scheduler file) of a dask scheduler"):
+        cluster_module._connect(address)
+
+
+@pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "tls://host:8786", "host:8786", "tcp://[::1]:8786"])
+def test_every_form_of_an_address_is_taken(address):
+    cluster_module._require_form(address)
+
+
+def test_a_client_that_cannot_connect_leaves_one_line_and_no_traceback():
+    """dask closes a half-made client itself after a refused connection, but not after an address it cannot read."""
+    program = ("from helpers.batch import cluster\ncluster.CONNECT_S, cluster._require_form = 0.5, str\n"
+               "try:\n    cluster._connect('nonsense')\n"
+               "except Exception as error:\n    kept = error\n    print(error)\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nobody answers there (ValueError)" in done.stdout

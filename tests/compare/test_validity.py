@@ -69,3 +69,23 @@ def test_spelling_order_addresses_and_sampled_lengths_make_no_difference():
     assert judged(**other).verdict == "same_configuration"
     assert judged(prompt_tokens=1101.0).verdict == "single_variable"  # 10 % is the tolerance
     assert flatten({"args": {"a-b": {"c": 1}}}) == {"args.a_b.c": 1}
+
+
+def test_numbers_in_a_sentence_have_a_unit_and_three_figures_and_stay_raw_in_the_table():
+    found = judge_validity({"weight_bytes": 16.0123e9}, {"weight_bytes": 17.0987e9})
+    assert "weight_bytes 16.0 GB against 17.1 GB" in found.sentence
+    assert found.differences.loc[0, ["base", "new"]].tolist() == [16.0123e9, 17.0987e9]
+    same_figures = judge_validity({"weight_bytes": 16.01e9}, {"weight_bytes": 16.02e9}).sentence
+    assert "weight_bytes 16010000000.0 against 16020000000.0" in same_figures
+    flags = judge_validity({"a": False, "n_s": 1, "slots_max": 256}, {"a": True, "n_s": 1, "slots_max": 512}).sentence
+    assert "a False against True; slots_max 256 against 512" in flags
+
+
+@pytest.mark.parametrize("more", [{}, {"output_tokens": 400.0}])
+def test_loads_that_differ_are_called_the_load_and_no_change_of_the_server(more):
+    found = judge_validity({**FACTS, "prompt_tokens": 31.04, "output_tokens": 100.0},
+                           {**FACTS, "prompt_tokens": 64.71, "output_tokens": 100.0, **more})
+    assert found.sentence.startswith("The loads differ: ")
+    assert "prompt_tokens 31.0 tok against 64.7 tok" in found.sentence and "One variable" not in found.sentence
+    assert found.verdict == ("several_differ" if more else "single_variable")
+    assert not judged(prompt_tokens=2000.0, engine_version="0.5.10").sentence.startswith("The loads differ")

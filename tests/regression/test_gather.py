@@ -170,3 +170,8 @@ def test_nothing_and_nonsense_are_errors(tmp_path):
 def test_one_name_for_the_file_of_a_comparison():
     """The report lies below the comparison and cannot take its constant."""
     assert inputs.COMPARISON_FILE in report.CARD_FILES
+
+
+def test_facts_that_say_nothing_are_named(log):
+    notes = regression.gather_side(log, context={"hardwear": "h100"}).notes
+    assert [note for note in notes if "hardwear" in note], notes

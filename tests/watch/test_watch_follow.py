@@ -282,3 +282,13 @@ def test_a_file_that_is_no_log_is_said_to_be_none(tmp_path, lines):
     assert not any("recognised" in str(change.values.get("text")) for change in said)
     path.write_text("")
     assert "recognised" not in run(path, timeout_s=0.1)[1][-1].values["text"]
+
+
+@pytest.mark.parametrize("content", [None, "", READY])
+def test_a_log_that_never_came_is_no_success(tmp_path, content):
+    path = tmp_path / "server.log"
+    if content is not None:
+        path.write_text(content)
+    code, said = run(path, timeout_s=0.05)
+    assert code == said[-1].values["exit_code"] == (0 if content else 2)
+    assert said[-1].values["text"] == ("0.05 s have passed" if content else "no line came within 0.05 s")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from helpers.batch.child import Worker
 from helpers.batch.dumps import Dump
@@ -96,18 +99,45 @@ def _require_scheduler(client: Any) -> None:
 
 def _connect(address: str) -> Any:
     """Return a client that says nothing."""
+    _require_form(address)
     try:
         from distributed import Client
     except ImportError as error:
         raise RooflogError("--scheduler needs dask.distributed: pip install 'rooflog[cluster]'") from error
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    class OwnClient(Client):
+        def start(self, **kwargs: Any) -> None:
+            try:
+                super().start(**kwargs)
+            except Exception:  # left half-made, it prints a traceback when the interpreter ends
+                with contextlib.suppress(Exception):
+                    self.close(timeout=2)
+                raise
+
     try:
         where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
-        return Client(**where, timeout=CONNECT_S, set_as_default=False)
+        return OwnClient(**where, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise RooflogError(f"--scheduler {address}: nobody answers there ({type(error).__name__}); expected the "
                            "address of a dask scheduler such as tcp://HOST:8786") from error
+
+
+def _require_form(address: str) -> None:
+    """Refuse what is no address: dask would try it, and wait without end for a scheduler file that is not there."""
+    if address.endswith(".json"):
+        if not Path(address).is_file():
+            raise RooflogError(f"--scheduler {address}: expected the scheduler file of a dask scheduler, found no file")
+        return
+    try:
+        parts = urlsplit(address if "://" in address else f"tcp://{address}")
+        is_address = parts.scheme in ("tcp", "tls") and bool(parts.hostname and parts.port) and not parts.path
+    except ValueError:  # a port that is no number, or is above 65535
+        is_address = False
+    if not is_address:
+        raise RooflogError(f"--scheduler {address}: expected the address of a dask scheduler, tcp://HOST:PORT, "
+                           "tls://HOST:PORT or HOST:PORT, or its scheduler file (.json)")
 
 
 def _leave(client: Any, futures: list[Any]) -> None:

@@ -51,6 +51,10 @@ def simulate(
     from helpers import synth
     from helpers.synth.config import NEWEST
 
+    if show_list and as_json:
+        print_json({"presets": [{"name": name, "about": synth.presets.get(name).about}
+                                for name in synth.presets.names()]})
+        return
     if show_list:
         for name in synth.presets.names():
             print(f"{name}: {synth.presets.get(name).about}")

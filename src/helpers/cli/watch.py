@@ -35,8 +35,8 @@ def watch(
     steady: three clean intervals at one count of running requests, the newest lines among them, every request past its
     prefill. idle: nothing has run for 10 s. done: the server has shut down or crashed.
 
-    Exit codes: 0 reached; 1 the server crashed or ran out of memory; 2 the time or the input ended before; 3 cannot
-    read.
+    Exit codes: 0 reached; 1 the server crashed or ran out of memory; 2 the time or the input ended before, or no
+    line came within --timeout, with or without --until; 3 cannot read.
 
     [bold]Examples[/bold]
 

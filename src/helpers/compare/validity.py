@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from helpers.display import show
+
 IDENTITY = ("model", "hardware", "gpus", "tp", "dp", "pp", "ep", "nnodes")
 """Facts that make two runs different servers: a difference in one of them is no regression."""
 
@@ -28,6 +30,12 @@ NOT_CONFIGURATION = frozenset({
     "args.seed", "args.nccl_port", "args.dist_init_addr", "args.decode_log_interval",
 })  # fmt: skip
 """Keys that are assumptions, results, names or addresses; they change no step and are not compared."""
+
+UNITS: Mapping[str, tuple[float, str]] = {
+    "_bytes": (1e9, "GB"), "_bytes_per_step": (1e9, "GB"), "_tokens": (1.0, "tok"),
+    "_tok": (1.0, "tok"), "_w": (1.0, "W"), "_s": (1.0, "s"),
+}
+"""End of a fact's name -> what its value is divided by, and the unit it is shown in."""
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp_size", "tensor_parallel_size"),
@@ -140,6 +148,10 @@ def _verdict(differing: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         return "not_comparable", f"These are not the same server: {_list(other)}."
     if not differing:
         return "same_configuration", "No stated fact differs: a change is one of the code, the machine or chance."
+    if all(row["kind"] == "load" for row in differing):
+        verdict = "single_variable" if len(differing) == 1 else "several_differ"
+        return verdict, (f"The loads differ: {_list(differing)}. No stated fact of the server does, so a change may be "
+                         "the effect of the load.")
     if len(differing) == 1:
         return "single_variable", f"One variable differs, so a change may be its effect: {_list(differing)}."
     return "several_differ", f"This is not a single-variable comparison; {len(differing)} differ: {_list(differing)}."
@@ -155,7 +167,19 @@ def _unknown(keys: Sequence[str]) -> str:
 
 
 def _list(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "; ".join(f"{row['key']} {row['base']} against {row['new']}" for row in rows)
+    return "; ".join("{} {} against {}".format(row["key"], *_shown(row["key"], row["base"], row["new"]))
+                     for row in rows)
+
+
+def _shown(key: str, base: Any, new: Any) -> tuple[str, str]:
+    """Write two values as a person reads them; where three figures do not tell them apart, as they are."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in (base, new)):
+        return str(base), str(new)
+    is_argument = key.startswith("args.")  # its name is the engine's, which promises no unit
+    end = "" if is_argument else max((end for end in UNITS if key.endswith(end)), key=len, default="")
+    scale, unit = UNITS.get(end, (1.0, ""))
+    first, second = (show(value / scale if scale != 1.0 else value, unit) for value in (base, new))
+    return (first, second) if first != second else (str(base), str(new))
 
 
 def _is_known(value: Any) -> bool:

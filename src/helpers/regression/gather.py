@@ -127,6 +127,7 @@ def gather_side(
     if not given:
         raise LogFormatError("no input: expected a log, a run folder, a scorecard or a table on either side")
     gathering = _Gathering(read_context(context), recompute, progress or (lambda text: None))
+    gathering.notes += deployment.unusable(gathering.user)
     found = [item for path in given for item in expand(os.fspath(path), gathering.notes)]
     for path, kind in found:
         gathering.read(path, kind)

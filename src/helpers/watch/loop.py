@@ -63,7 +63,8 @@ def watch(
     -------
     int
         0 reached (without ``until``: the end of the input or of the time); 1 the server crashed, or ran out of memory
-        while steady or idle was waited for; 2 the time, the input, or for steady the server, ended before.
+        while steady or idle was waited for; 2 the time, the input, or for steady the server, ended before, or the
+        time passed without a line.
 
     Raises
     ------
@@ -119,6 +120,8 @@ def _run(
         if piece.is_end:
             return ("the input ended", CANNOT_TELL if until else REACHED)
         now_s = time.monotonic()
+        if now_s >= deadline_s and not watcher.reader.n_lines:
+            return (f"no line came within {timeout_s:g} s", CANNOT_TELL)
         if now_s >= deadline_s:
             return (f"{timeout_s:g} s have passed", CANNOT_TELL if until else REACHED)
         if not piece.has_more:
