@@ -374,6 +374,7 @@ def test_copies_count_once_and_what_both_sides_share_is_said_first():
     other = run(STEP_S * 1.01, content="other")
     effects = compare.compare_levels([one, packed], [other])
     assert len(effects.base) == 1 and effects.n_shared == 0
-    assert compare.overall(compare.compare_levels([one], [packed])).sentence.startswith("Both sides hold the same input.")
+    both = compare.overall(compare.compare_levels([one], [packed]))
+    assert both.sentence.startswith("Both sides hold the same input.")
     shared = compare.compare_levels([one, other], [packed, run(STEP_S * 1.02, content="third")])
     assert compare.overall(shared).sentence.startswith("Of the new runs 1 stand on the base side too.")

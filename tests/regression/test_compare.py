@@ -239,7 +239,8 @@ def test_a_new_server_that_runs_out_of_memory_does_not_pass(tmp_path):
         file.write(f"{stamp}] Scheduler hit an exception: Traceback (most recent call last):\n"
                    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     sides = [regression.gather_side(path) for path in (base, new)]
-    assert [side.repeats[0].ended for side in sides][0] == "" and sides[1].repeats[0].ended in ("crash", "out_of_memory")
+    ends = [side.repeats[0].ended for side in sides]
+    assert ends[0] == "" and ends[1] in ("crash", "out_of_memory")
     there, back = (regression.compare_sides(*pair) for pair in (sides, sides[::-1]))
     assert there["exit_code"] == 2 and "Servers of the new side failed: new.log" in there["overall"]["sentence"]
     assert back["exit_code"] == 0 and "Servers of the base side failed" in back["answer"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -20,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from helpers.synth import presets
 
 MB = 10**6
 
 
 class Row(TypedDict):
-    """One line of the table: times in seconds (memory rows: MB), ratio as `bar` words it, and whether it holds."""
+    """One line of the table: times in seconds (rows of memory: MB), ratio as `bar` words it, and whether it holds."""
 
     what: str
     size: str
@@ -96,7 +99,7 @@ def write_log(path: Path, engine: str, size_bytes: int, every: int) -> None:
     kind = KINDS[engine]
     start_up, statistics = _simulated(kind)
     fill = itertools.cycle(_other_lines())
-    clock_s = 1_780_000_000.0
+    clock_s = 1_793_700_000.0  # a day after the simulated start-up
     n_bytes = 0
     with path.open("w", encoding="utf-8") as file:
         n_bytes += file.write("".join(start_up))
@@ -216,17 +219,128 @@ def speed_rows(folder: Path, size_bytes: int, n_tries: int) -> Iterator[Row]:
 
 
 def memory_rows(folder: Path, size_bytes: int, limit_mb: float = 600.0) -> Iterator[Row]:
-    """Measure the largest resident size of a process that reads one large log."""
-    for engine, every in (("SGLang", 3), ("vLLM", 20)):
+    """Measure the largest resident size of a process that reads one large log; its records are kept, so few lines are.
+
+    A dense log of that size holds six million records, which take more than the limit by themselves.
+    """
+    for engine in KINDS:
         path = folder / f"{engine}-large.log"
-        write_log(path, engine, size_bytes, every)
-        seconds, peak_bytes = time_and_peak(f"ingest.read_log({str(path)!r}, cache=False)")
-        yield Row(
-            what=f"peak memory of reading a {engine} log (1 line in {every}) [MB]",
-            size=f"{path.stat().st_size / MB:.0f} MB", ours_s=seconds, reference="limit in MB", reference_s=limit_mb,
-            ratio=peak_bytes / MB, bar=f"< {limit_mb:.0f}", ok=peak_bytes / MB < limit_mb,
-        )
+        write_log(path, engine, size_bytes, 20)
+        _, peak_bytes = time_and_peak(f"ingest.read_log({str(path)!r}, cache=False)")
+        yield _row(f"peak memory of reading a sparse {engine} log [MB]", f"{path.stat().st_size / MB:.0f} MB",
+                   peak_bytes / MB, "the limit", limit_mb, peak_bytes / MB / limit_mb, 1.0, is_least=False)
         path.unlink()
+
+
+def cache_row(folder: Path, size_bytes: int, n_tries: int) -> Row:
+    """Compare a log that was read before with reading it."""
+    from helpers import ingest
+
+    path = folder / "cached.log"
+    write_log(path, "SGLang", size_bytes, 3)
+    before = {name: os.environ.get(name) for name in ("ROOFLOG_CACHE_DIR", "ROOFLOG_NO_CACHE")}
+    os.environ |= {"ROOFLOG_CACHE_DIR": str(folder / "cache"), "ROOFLOG_NO_CACHE": "0"}
+    try:
+        ingest.read_log(path)
+        hit_s, read_s = best_of(n_tries, lambda: len(ingest.read_log(path).samples), lambda: ours(path))
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ |= {name: value} if value is not None else {}
+    size = f"{path.stat().st_size / MB:.0f} MB"
+    path.unlink()
+    return _row("read a dense SGLang log again", size, hit_s, "reading it past the cache", read_s, hit_s / read_s, 1.0,
+                is_least=False)
+
+
+def export_rows(folder: Path, size_bytes: int) -> Iterator[Row]:
+    """Compare scrapes, JSON lines and a kernel trace with what a plain script does with them."""
+    scrapes, passes, trace = folder / "metrics.txt", folder / "passes.jsonl", folder / "trace.json"
+    write_scrapes(scrapes, size_bytes)
+    part = scrapes.read_text(encoding="utf-8")[: size_bytes // 20].rpartition("\n# ")[0]
+    ours_s, peak_bytes = time_and_peak(f"ingest.read_log({str(scrapes)!r}, cache=False)")
+    (part_s,) = best_of(1, lambda: sum(1 for _ in text_string_to_metric_families(part)))
+    parser_s = part_s * scrapes.stat().st_size / len(part)
+    size = f"{scrapes.stat().st_size / MB:.0f} MB"
+    yield _row("read Prometheus scrapes", size, ours_s, "prometheus_client's parser (from 1/20)", parser_s,
+               parser_s / ours_s, 5.0, is_least=True)
+    yield _row("peak memory of that [MB]", size, peak_bytes / MB, "the limit", 600.0, peak_bytes / MB / 600, 1.0,
+               is_least=False)
+    scrapes.unlink()
+
+    write_passes(passes, size_bytes)
+    ours_s, _ = time_and_peak(f"ingest.read_log({str(passes)!r}, cache=False)")
+    loads_s, _ = time_and_peak(f"import json\nfor line in open({str(passes)!r}): json.loads(line)")
+    yield _row("read forward passes as JSON lines", f"{passes.stat().st_size / MB:.0f} MB", ours_s,
+               "json.loads of every line", loads_s, ours_s / loads_s, 6.0, is_least=False)
+    passes.unlink()
+
+    write_kernels(trace, size_bytes)
+    read = "from helpers.evidence.profiles.read import read_profile\nread_profile"
+    ours_s, peak_bytes = time_and_peak(f"{read}({str(trace)!r})")
+    load_s, whole_bytes = time_and_peak(f"import json\nevents = json.load(open({str(trace)!r}))")
+    size = f"{trace.stat().st_size / MB:.0f} MB"
+    yield _row("read a PyTorch trace", size, ours_s, "json.load of the whole file", load_s, ours_s / load_s, 4.0,
+               is_least=False)
+    yield _row("peak memory of that [MB]", size, peak_bytes / MB, "json.load of the whole file", whole_bytes / MB,
+               peak_bytes / whole_bytes, 1.0, is_least=False)
+    trace.unlink()
+
+
+def write_scrapes(path: Path, size_bytes: int) -> None:
+    """Write pages of a vLLM server at work, one a second, with a hundred series that nobody asks for."""
+    at = '{engine="0",model_name="m"}'
+    others = "".join(
+        f'http_request_duration_seconds_bucket{{handler="/v1/{n}",le="0.{n}"}} {n}.0\n' for n in range(100)
+    )
+    n_bytes = second = 0
+    with path.open("w", encoding="utf-8") as file:
+        while n_bytes < size_bytes:
+            second += 1
+            running = 1 + second // 300 % 16
+            n_bytes += file.write(
+                f"# scrape_unix_time {1_795_960_000 + second}.25\nvllm:num_requests_running{at} {running}.0\n"
+                f"vllm:generation_tokens_total{at} {second * 800}.0\nvllm:prompt_tokens_total{at} 0.0\n"
+                f"vllm:iteration_tokens_total_count{at} {second * 50}.0\n{others}"
+            )
+
+
+def write_passes(path: Path, size_bytes: int) -> None:
+    """Write SGLang's forward-pass records, one JSON object a line."""
+    n_bytes = number = 0
+    with path.open("w", encoding="utf-8") as file:
+        while n_bytes < size_bytes:
+            number += 1
+            running = 1 + number // 20_000 % 32
+            n_bytes += file.write(json.dumps({
+                "timestamp": 1_795_960_000 + number / 50, "worker_id": "w0", "dp_rank": 0, "counter_id": number,
+                "wall_time": 0.01 + 0.0005 * running + number % 7 * 1e-5,
+                "scheduled_requests": {"num_prefill_requests": 0, "sum_prefill_tokens": 0,
+                                       "num_decode_requests": running, "sum_decode_kv_tokens": running * 900},
+                "queued_requests": {"num_prefill_requests": 0, "num_decode_requests": 0},
+            }) + "\n")
+
+
+def write_kernels(path: Path, size_bytes: int) -> None:
+    """Write a trace of torch.profiler: kernels of decode steps, and the operators of the host around them."""
+    names = ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "void flashinfer::BatchDecodeWithPagedKVCacheKernel<true>(Params)",
+             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    n_bytes = number = 0
+    with path.open("w", encoding="utf-8") as file:
+        n_bytes += file.write('{"schemaVersion": 1, "traceEvents": [\n{"ph": "M", "name": "process_name"}')
+        while n_bytes < size_bytes:
+            number += 1
+            stamp = 1e12 + number * 25.0
+            events = [
+                {"ph": "X", "cat": "kernel", "name": names[number % 3], "pid": 0, "tid": 7, "ts": stamp, "dur": 20.0,
+                 "args": {"device": 0, "stream": 7, "correlation": number, "grid": [64, 1, 1], "block": [256, 1, 1]}},
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": stamp - 90,
+                 "dur": 4.0, "args": {"correlation": number}},
+                *({"ph": "X", "cat": "python_function", "name": f"model.py({n}): forward", "pid": 1, "tid": 1,
+                   "ts": stamp - 100 + n, "dur": 1.0, "args": {"Python id": n}} for n in range(4)),
+            ]
+            n_bytes += file.write("".join(f",\n{json.dumps(event)}" for event in events))
+        file.write('\n], "baseTimeNanoseconds": 1700000000000000000}')
 
 
 def _row(
@@ -244,13 +358,14 @@ def rows(scale: str = "short") -> list[Row]:
     Parameters
     ----------
     scale : {"short", "full"}
-        short: logs of 60 MB and no memory row. full: 200 MB, and 2 GB for the memory.
+        short: logs of 60 MB, other files of 30 MB. full: 200 MB of each, and logs of 2 GB for the memory.
     """
     with tempfile.TemporaryDirectory(prefix="rooflog-bench-") as name:
         folder = Path(name)
         if scale == "short":
-            return list(speed_rows(folder, 60 * MB, 3))
-        return [*speed_rows(folder, 200 * MB, 5), *memory_rows(folder, 2000 * MB)]
+            return [*speed_rows(folder, 60 * MB, 3), cache_row(folder, 60 * MB, 3), *export_rows(folder, 30 * MB)]
+        return [*speed_rows(folder, 200 * MB, 5), *memory_rows(folder, 2000 * MB), cache_row(folder, 200 * MB, 5),
+                *export_rows(folder, 200 * MB)]
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Reading server logs (SGLang, vLLM) and hand-typed tables into the stage tables.
 
-Data flow: `sources` (which files) -> `lines` (bytes to lines) -> `scan` (class of every line) -> `extract` with the
-dialects `sglang` and `vllm` (records) and `events` (server events) -> `log` (lives, clock, tables).
+Data flow: `sources` (which files) -> `cache` (read before?) -> `lines` (bytes to lines) -> `chunk_scan` (class of
+every line) -> `extract` with the dialects (records), or `rapid` for the lines that are like earlier ones, and `events`
+(server events) -> `parts` (one file on one clock) -> `log` (lives, tables).
 """
 
 from helpers.ingest.accounting import Accounting, MalformedLine

@@ -107,7 +107,7 @@ def add_up(scans: Sequence[FileScan], kinds: pl.Series, notes: Sequence[str]) ->
         lines={name: lines[name] for name in CLASSES},
         by_kind=dict(sorted(kinds.value_counts().iter_rows())),
         per_file={scan.path: {name: scan.lines[name] for name in CLASSES} for scan in scans},
-        known={name: count for name, count in known.most_common() if count},
+        known=dict(sorted(((name, n) for name, n in known.items() if n), key=lambda item: (-item[1], item[0]))),
         malformed=tuple(line for scan in scans for line in scan.malformed)[:MAX_EXAMPLES],
         oddities={name: count for name, count in sorted(oddities.items()) if count},
         notes=tuple(notes),

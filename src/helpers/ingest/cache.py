@@ -191,7 +191,7 @@ def _dump(scan: FileScan) -> bytes:
     text = json.dumps(rest)
     if not _is_same(json.loads(text), rest):
         raise ValueError("some value is no JSON")
-    table = pl.concat(scan.samples) if scan.samples else pl.DataFrame()
+    table = pl.concat(scan.samples, how="diagonal") if scan.samples else pl.DataFrame()
     return _parquet(table, {_META: text})
 
 

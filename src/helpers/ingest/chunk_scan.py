@@ -264,7 +264,7 @@ def _keep_statistics(
     scan.gaps_s += wrapper_gaps_s(stamped)
     kept = stamped.select(*SAMPLE_COLUMNS, "label")
     if alike is not None:
-        kept = pl.concat([alike, kept])
+        kept = pl.concat([alike.with_columns(part=pl.lit(0, pl.Int64)), kept], how="diagonal")
     if not kept["line_no"].is_sorted() or (kept["part"] > 0).any():
         kept = kept.sort("line_no", "part")
     scan.samples.append(kept)
@@ -273,6 +273,22 @@ def _keep_statistics(
             scan.malformed.append(MalformedLine(path, line_no, text.strip()[:500], reason))
     numbers = set(malformed["line_no"].to_list())
     return set(samples["line_no"].to_list()) - numbers, numbers
+
+
+def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Put the records of chunks together; columns that none of them has are missing in all rows (``part``: 0)."""
+    table = pl.concat(frames, how="diagonal")
+    types = _no_statistics().schema
+    missing = [name for name in SAMPLE_COLUMNS if name not in table.columns]
+    table = table.with_columns(
+        pl.lit(0 if name == "part" else None, types[name]).alias(name) for name in missing
+    )
+    table = table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
+    for name in ("engine", "kind", "rank"):
+        names = table[name]
+        if len(names) and not names.has_nulls() and (names == names[0]).all():
+            table = table.with_columns(pl.lit(names[0]).alias(name))  # takes no memory per row
+    return table
 
 
 @functools.lru_cache(maxsize=1)

@@ -29,7 +29,7 @@ from helpers.ingest.log_tables import to_events, to_moments, to_samples
 from helpers.ingest.nearest import describe_contents, describe_unread, expected_lines
 from helpers.ingest.parts import Part, count_names, prepare
 from helpers.ingest.scan import FileScan, scan_file
-from helpers.ingest.sources import Source, SourceLike, find_inputs, stem_of
+from helpers.ingest.sources import Inputs, Source, SourceLike, find_inputs, stem_of
 from helpers.ingest.table import is_table
 from helpers.ingest.urls import scan_copy, stored_bytes
 from helpers.schema import MOMENTS, LogFormatError
@@ -118,27 +118,36 @@ def read_log(
     parts, notes = [], list(inputs.notes)
     for index, path in enumerate(inputs.paths):
         report = functools.partial(_report, progress, sum(sizes[:index]), sum(sizes)) if progress else None
-        try:
-            scan = _scan(path, report, cache=cache)
-        except LogFormatError as error:
-            if not inputs.is_searched or find_export(path) is None:
-                raise
-            notes.append(f"skipped {error}")
-            continue
-        has_statistics = any(frame["kind"].is_in(_TELLING_KINDS).any() for frame in scan.samples)
-        if not has_statistics and (inputs.is_searched or len(inputs.paths) > 1) and not scan.lines["malformed"]:
-            notes.append(f"skipped {path}: no statistic line among {scan.n_lines} lines ({_nearest(scan)})")
-            continue
-        if not has_statistics and is_table(path):
-            raise LogFormatError(f"{path}: expected a server log, found a table of levels; give it to `rooflog fit`")
-        if not has_statistics:
-            raise LogFormatError(_no_statistics(scan))
-        parts.append(prepare(scan))
+        part = _read_part(path, report, inputs, notes, cache=cache)
+        if part is not None:
+            parts.append(part)
     if not parts:
         raise LogFormatError(
             f"{', '.join(inputs.paths)}: expected statistic lines ({expected_lines()}), found none; {notes[-1]}"
         )
     return _combine(_in_time_order(parts) if inputs.is_searched else parts, notes)
+
+
+def _read_part(
+    path: str, report: Callable[[int], None] | None, inputs: Inputs, notes: list[str], *, cache: bool
+) -> Part | None:
+    """Read one of the inputs; None if it is one to be skipped, with a note why."""
+    is_alone = not inputs.is_searched and len(inputs.paths) == 1
+    try:
+        scan = _scan(path, report, cache=cache)
+    except LogFormatError as error:
+        if not inputs.is_searched or find_export(path) is None:
+            raise
+        notes.append(f"skipped {error}")
+        return None
+    if any(frame["kind"].is_in(_TELLING_KINDS).any() for frame in scan.samples):
+        return prepare(scan)
+    if not is_alone and not scan.lines["malformed"]:
+        notes.append(f"skipped {path}: no statistic line among {scan.n_lines} lines ({_nearest(scan)})")
+        return None
+    if is_table(path):
+        raise LogFormatError(f"{path}: expected a server log, found a table of levels; give it to `rooflog fit`")
+    raise LogFormatError(_no_statistics(scan))
 
 
 def _scan(path: str, report: Callable[[int], None] | None, *, cache: bool = False) -> FileScan:
@@ -179,22 +188,29 @@ def _combine(parts: list[Part], notes: list[str]) -> Log:
     if len(engines) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in engines.most_common())
         notes.append(f"records of more than one engine ({counts}): no law holds for both, read them one by one")
-    tables = [pl.concat([part.samples for part in parts], how="diagonal"), pl.concat([part.events for part in parts])]
+    samples = [part.samples for part in parts]
+    tables = [
+        samples[0] if len(samples) == 1 else pl.concat(samples, how="diagonal"),
+        pl.concat([part.events for part in parts]),
+    ]
     moments = [part.moments for part in parts if part.moments is not None]
     table, stamped, *sums = _count_seconds([*tables, *([pl.concat(moments)] if moments else [])], notes)
     kept = _settled(parts)
     facts = _facts(parts, n_lives)
-    present = set(table["kind"].unique())
+    accounting = add_up([part.scan for part in parts], table["kind"], notes)
+    del tables, samples
+    for part in parts:
+        part.samples = part.samples.clear()
     return Log(
         samples=to_samples(table),
         events=to_events(kept, stamped),
-        accounting=add_up([part.scan for part in parts], table["kind"], notes),
+        accounting=accounting,
         facts=facts,
         engine=engine,
         engine_version=next((fact["engine_version"] for fact in facts if "engine_version" in fact), None),
         sources=tuple(Source(p.scan.path, p.scan.sha256, p.scan.n_bytes) for p in parts),
         moments=to_moments(sums[0]) if sums else MOMENTS.empty(),
-        source_kinds=tuple(kind for kind in LAW_KINDS if kind in present),
+        source_kinds=tuple(kind for kind in LAW_KINDS if kind in accounting.by_kind),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 
 from helpers.ingest.events import Event
 from helpers.schema import EVENTS, MOMENTS, SAMPLES, Schema, check, conform
@@ -20,19 +20,30 @@ def to_samples(table: pl.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     table : DataFrame
-        With the columns of SAMPLES and others.
+        With the columns of SAMPLES and others. These are taken out of it, so that none of a large log is held twice.
     """
     return _to_schema(table, SAMPLES)
 
 
 def to_moments(table: pl.DataFrame) -> pd.DataFrame:
-    """Return MOMENTS in the order of files and lines."""
+    """Return MOMENTS in the order of files and lines; its columns are taken out of ``table``."""
     return _to_schema(table, MOMENTS)
 
 
 def _to_schema(table: pl.DataFrame, schema: Schema) -> pd.DataFrame:
-    ordered = table.select(column.name for column in schema.columns)
-    return check(_to_pandas(ordered, nullable={c.name for c in schema.columns if c.dtype == "Int64"}), schema)
+    for name in set(table.columns) - set(schema.names):
+        table.drop_in_place(name)
+    empty: dict[str, pd.Series] = {}
+    columns = {}
+    for column in schema.columns:
+        values = table.drop_in_place(column.name)
+        if values.dtype != pl.String and values.null_count() == len(values):
+            if column.dtype not in empty:
+                empty[column.dtype] = pd.Series(_to_column(values, column.dtype == "Int64"))
+            columns[column.name] = empty[column.dtype]  # one for all such columns: pandas copies it when one is changed
+        else:
+            columns[column.name] = _to_column(values, column.dtype == "Int64")
+    return check(pd.DataFrame(columns, copy=False), schema)
 
 
 def to_events(kept: list[tuple[int, Event]], stamped: pl.DataFrame) -> pd.DataFrame:
@@ -46,7 +57,7 @@ def to_events(kept: list[tuple[int, Event]], stamped: pl.DataFrame) -> pd.DataFr
         file, line_no, ts, t_s, rank of all events.
     """
     rows = [row for row, _ in kept]
-    where = _to_pandas(stamped[rows].select("file", "line_no", "ts", "t_s", "rank"))
+    where = pd.DataFrame({name: _to_column(stamped[name][rows]) for name in ("file", "line_no", "ts", "t_s", "rank")})
     found = pd.DataFrame({
         "engine": pd.Series([event.engine for _, event in kept], dtype="str"),
         "server_life": pd.Series([event.life for _, event in kept], dtype="int64"),
@@ -66,31 +77,46 @@ def _detail(event: Event) -> str | None:
     return json.dumps(detail) if detail else None
 
 
-def _to_pandas(table: pl.DataFrame, nullable: Container[str] = ()) -> pd.DataFrame:
-    """Convert without passing whole numbers through floats and without copying twice."""
-    columns: dict[str, Any] = {}
-    for column in table.iter_columns():
-        if column.name in nullable:
-            numbers = _filled(column.cast(pl.Int64), 0)
-            columns[column.name] = pd.arrays.IntegerArray(numbers, _is_missing(column))
-        elif column.dtype == pl.Boolean:
-            columns[column.name] = pd.arrays.BooleanArray(_filled(column, False), _is_missing(column))
-        elif column.dtype == pl.String:
-            columns[column.name] = pd.Series(column.to_arrow(), dtype="str")
-        else:
-            columns[column.name] = column.to_pandas()
-    return pd.DataFrame(columns, copy=False)
+def _to_column(column: pl.Series, is_nullable: bool = False) -> Any:
+    """Convert without passing whole numbers through floats and without copying twice.
+
+    Parameters
+    ----------
+    column : Series
+    is_nullable : bool
+        Whole numbers of which some may be missing.
+    """
+    if is_nullable:
+        return pd.arrays.IntegerArray(_filled(column.cast(pl.Int64), 0), _is_missing(column))
+    if column.dtype == pl.Boolean:
+        return pd.arrays.BooleanArray(_filled(column, False), _is_missing(column))
+    if column.dtype == pl.String:
+        return pd.Series(_strings(column), dtype="str")
+    return column.to_pandas()
+
+
+_RUN = 2**16
+"""Rows that one copy of a text stands for where all rows say the same."""
+
+
+def _strings(column: pl.Series) -> pa.Array | pa.ChunkedArray:
+    """Return texts; one that stands in all rows, as a file's name does, is held a few times only."""
+    n, first = len(column), column[0] if len(column) else None
+    if n <= _RUN or first is None or column.has_nulls() or not (column == first).all():
+        return column.to_arrow()
+    one = pa.repeat(pa.scalar(first, pa.large_string()), _RUN)
+    return pa.chunked_array([*[one] * (n // _RUN), one[: n % _RUN]])
 
 
 def _filled(column: pl.Series, value: int | bool) -> np.ndarray:
     """Return the values as an array of one's own, missing ones replaced."""
-    if column.null_count() == len(column):
-        return np.full(len(column), value)
+    if column.null_count() == len(column):  # zeros take no memory until they are changed
+        return np.zeros(len(column), type(value))
     return column.fill_null(value).to_numpy(writable=True)
 
 
 def _is_missing(column: pl.Series) -> np.ndarray:
     """Return which values are missing."""
-    if column.null_count() in (0, len(column)):
-        return np.full(len(column), column.null_count() > 0)
+    if column.null_count() == 0:
+        return np.zeros(len(column), bool)
     return column.is_null().to_numpy(writable=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from helpers.ingest import stamps
+from helpers.ingest.chunk_scan import whole_table
 from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import Event
 from helpers.ingest.export_scan import ExportScan
@@ -40,7 +41,7 @@ class Part:
 
 def prepare(scan: FileScan) -> Part:
     """Put one file's records into one table and on one clock."""
-    samples = pl.concat(scan.samples, rechunk=True).with_columns(pl.col("stamp").cast(pl.Int64).alias("us"))
+    samples = whole_table(scan.samples).with_columns(pl.col("stamp").cast(pl.Int64).alias("us"))
     told: list[str] = []
     if not isinstance(scan, ExportScan):
         samples, told = tell_apart(samples)
@@ -50,10 +51,13 @@ def prepare(scan: FileScan) -> Part:
             samples = finish(samples) if finish is not None else samples
     engine = count_names(samples["engine"])[0][0]
     events = _event_stamps(scan.events)
+    kinds = {*samples["stamp_kind"].unique(), *events["stamp_kind"].unique()}
     has_own = bool(samples["stamp_kind"].is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE]).any())
-    if has_own:
+    if has_own and stamps.WRAPPER in kinds:
         samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
     samples, events = _unroll(samples, events)
+    samples = samples.drop("stamp", "part", "label", strict=False)
+    scan = replace(scan, samples=[])  # what a part holds is in its tables
     if isinstance(scan, ExportScan):
         moments = pl.concat(scan.moments) if scan.moments else None
         if moments is not None:
@@ -78,15 +82,14 @@ def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
 
 def _steps_back(samples: pl.DataFrame) -> list[tuple[int, int]]:
     """Return line number and size [us] of each large step back of the clock, per kind of stamp."""
-    is_stamped = samples["us"].is_not_null()
-    stamped = samples if is_stamped.all() else samples.filter(is_stamped)
-    line_no, us, kind = (stamped[name].to_numpy() for name in ("line_no", "us", "stamp_kind"))
     found: list[tuple[int, int]] = []
-    for each in stamped["stamp_kind"].unique():
-        rows = np.flatnonzero(kind == each)
-        steps = np.diff(us[rows])
-        back = np.flatnonzero(steps < -_MAX_BACK_US)
-        found += zip(line_no[rows[back + 1]].tolist(), steps[back].tolist(), strict=True)
+    stamped = samples.select("line_no", "us", "stamp_kind").filter(pl.col("us").is_not_null())
+    kinds = stamped["stamp_kind"].unique()
+    for kind in kinds:
+        mine = stamped if len(kinds) == 1 else stamped.filter(pl.col("stamp_kind") == kind)
+        steps = mine["us"].diff()
+        back = (steps < -_MAX_BACK_US).arg_true()
+        found += zip(mine["line_no"].gather(back), steps.gather(back), strict=True)
     return sorted(found)
 
 
@@ -107,21 +110,21 @@ def _without_wrapper_stamps(table: pl.DataFrame) -> pl.DataFrame:
 
 def _unroll(samples: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Carry midnight and New Year over records and events together, in the order of the lines."""
-    line_no, us, kind = (
-        np.concatenate([table[name].fill_null(0).to_numpy() for table in (samples, events)])
-        for name in ("line_no", "us", "stamp_kind")
-    )
+    clock = stamps.clock_without_wraps([samples, events])
+    if clock is not None:
+        return samples.with_columns(shown="us", us=clock), events.with_columns(shown="us", us=clock)
+    us = np.concatenate([table["us"].fill_null(0).to_numpy() for table in (samples, events)])
     is_missing = np.concatenate([table["us"].is_null().to_numpy() for table in (samples, events)])
-    order = np.argsort(line_no, kind="stable")
-    stamped = order[~is_missing[order]]
-    shown, clock = us.copy(), us.copy()
-    shown[stamped], clock[stamped] = stamps.unroll(us[stamped], kind[stamped])
-    columns = [pl.Series(name, pa.array(values, mask=is_missing)) for name, values in (("us", clock), ("shown", shown))]
+    kind = np.concatenate([table["stamp_kind"].to_numpy() for table in (samples, events)])
+    line_no = np.concatenate([table["line_no"].to_numpy() for table in (samples, events)])
+    stamped = np.argsort(line_no, kind="stable")
+    del line_no
+    stamped = stamped[~is_missing[stamped]]
+    clock_us = us.copy()
+    us[stamped], clock_us[stamped] = stamps.unroll(us[stamped], kind[stamped])
+    columns = [pl.Series(name, pa.array(values, mask=is_missing)) for name, values in (("us", clock_us), ("shown", us))]
     n = len(samples)
-    return (
-        samples.drop("us").with_columns(column[:n] for column in columns),
-        events.drop("us").with_columns(column[n:] for column in columns),
-    )
+    return samples.with_columns(each[:n] for each in columns), events.with_columns(each[n:] for each in columns)
 
 
 def count_names(names: pl.Series) -> list[tuple[str, int]]:

@@ -84,7 +84,8 @@ def read_rapidly(
     Returns
     -------
     records : DataFrame or None
-        In the order of the lines, with the columns of a scan of a chunk; None if no line is read.
+        In the order of the lines, with the columns of a scan of a chunk but for those that are missing in all rows
+        (`chunk_scan.whole_table` adds them); None if no line is read.
     is_read : array of bool
         Per line.
     """
@@ -215,9 +216,8 @@ def _assemble(parts: list[_Rows], text: bytes, heads: Heads, line_numbers: np.nd
     part_of = arranged(np.full(n, index) for index, n in enumerate(n_rows))
     known = heads.known
     stamp_us = arranged(part.stamp_us for part in parts)
-    return pl.DataFrame({
+    columns: dict[str, pl.Series | np.ndarray | None] = {
         "line_no": line_numbers[arranged([rows])],
-        "part": np.zeros(len(rows), np.int64),
         "engine": _spread([part.plan.family.engine for part in parts], part_of),
         "kind": _spread([part.plan.family.kind for part in parts], part_of),
         **{name: _measure(parts, name, dtype, arranged) for name, dtype in MEASURES.items()},
@@ -226,13 +226,18 @@ def _assemble(parts: list[_Rows], text: bytes, heads: Heads, line_numbers: np.nd
         "stamp_kind": np.array([head.kind for head in known], np.int32)[number],
         "rank": _spread([head.rank for head in known], number),
         "label": _spread([head.label for head in known], number),
-    })
+    }
+    table = pl.DataFrame({name: values for name, values in columns.items() if values is not None})
+    # a copy, so that these arrays, small and many, are not what is kept: an allocator gives back no part of its blocks
+    return pl.concat([table[:1], table[1:]], rechunk=True)
 
 
-def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series:
-    """Return the name of each number."""
+def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series | None:
+    """Return the name of each number; None if all are missing."""
     used = np.flatnonzero(np.bincount(numbers, minlength=len(names))).tolist()
     different = list(dict.fromkeys(names[number] for number in used))
+    if different == [None]:
+        return None
     if len(different) == 1:
         return pl.Series(different, dtype=pl.String).new_from_index(0, len(numbers))
     return pl.Series(names, dtype=pl.String).gather(numbers)
@@ -240,14 +245,14 @@ def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series:
 
 def _measure(
     parts: list[_Rows], name: str, dtype: type[pl.DataType], arranged: Callable[[Iterable[np.ndarray]], np.ndarray]
-) -> pl.Series:
-    """Return one column, missing for the layouts that do not print it."""
+) -> pl.Series | None:
+    """Return one column, missing for the layouts that do not print it; None if none does."""
     filled = [
         name in part.columns or name == "n_steps" and part.plan.family.kind == "iteration" for part in parts
     ]
     n_rows = [len(part.rows) for part in parts]
     if not any(filled):
-        return pl.Series(dtype=dtype).clear(sum(n_rows))
+        return None
     numpy_type = {pl.Int64: np.int64, pl.Float64: np.float64, pl.Boolean: np.bool_}[dtype]
     values = arranged(
         part.columns[name].astype(numpy_type, copy=False) if name in part.columns else np.ones(n, numpy_type)
@@ -259,8 +264,10 @@ def _measure(
     return pl.Series(pa.array(values, mask=is_missing))
 
 
-def _extra(parts: list[_Rows], text: bytes, order: np.ndarray | None) -> pl.Series:
-    """Return what goes to ``extra``, as `extract` words it."""
+def _extra(parts: list[_Rows], text: bytes, order: np.ndarray | None) -> pl.Series | None:
+    """Return what goes to ``extra``, as `extract` words it; None if there is none."""
+    if not any(part.spans for part in parts) and not any(part.plan.layout.flags for part in parts):
+        return None
     pieces = []
     for part in parts:
         extra = extra_of(part.plan.layout, _value_of, has_odd_numbers=part.has_leading_zero)

@@ -56,7 +56,7 @@ def scan_file(
         with ThreadPoolExecutor(n_workers) as pool:
             for chunk in reader.chunks(report):
                 pending.append(pool.submit(scan_chunk, path, chunk, habits))
-                if len(pending) > n_workers:
+                if len(pending) >= n_workers:
                     scan.add(pending.popleft().result())
             for future in pending:
                 scan.add(future.result())

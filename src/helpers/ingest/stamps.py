@@ -6,6 +6,8 @@ be UTC, buffered or hours off, and serve only where no record of the file has a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -143,6 +145,32 @@ def wrapper_gaps_s(records: pl.DataFrame) -> list[float]:
     return ((same_year - some["stamp"]).dt.total_microseconds() / 1e6).drop_nulls().to_list()
 
 
+_PERIODS_US = {NO_DATE: _DAY_US, NO_YEAR: 366 * _DAY_US}
+"""After these a stamp without date, or without year, begins anew."""
+
+
+def clock_without_wraps(tables: Sequence[pl.DataFrame]) -> pl.Expr | None:
+    """Return what `unroll` makes of ``us`` where no stamp can have wrapped; None where one may have.
+
+    Parameters
+    ----------
+    tables : sequence of DataFrame
+        ``us`` and ``stamp_kind`` of all that is on one clock. Shown are the stamps as they are.
+    """
+    has_leap_day = False
+    for kind, period_us in _PERIODS_US.items():
+        stamps = [table.filter(pl.col("stamp_kind") == kind)["us"] for table in tables]
+        ends = [end for us in stamps for end in (us.min(), us.max()) if end is not None]
+        if ends and max(ends) - min(ends) > _HALF * period_us:  # type: ignore[operator]
+            return None
+        if kind == NO_YEAR:
+            has_leap_day = any(us.is_between(_LEAP_DAY_US, _LEAP_DAY_US + _DAY_US, "left").any() for us in stamps)
+    if has_leap_day:
+        return pl.col("us")
+    is_later = (pl.col("stamp_kind") == NO_YEAR) & (pl.col("us") > _LEAP_DAY_US)
+    return pl.when(is_later).then(pl.col("us") - _DAY_US).otherwise("us")
+
+
 def unroll(stamp_us: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Carry stamps without date over midnight and stamps without year over New Year.
 
@@ -165,11 +193,13 @@ def unroll(stamp_us: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarr
     if not has_leap_day:
         clock[is_dated & (stamp_us > _LEAP_DAY_US)] -= _DAY_US
     year_us = (366 if has_leap_day else 365) * _DAY_US
-    for which, shown_period, clock_period in ((NO_DATE, _DAY_US, _DAY_US), (NO_YEAR, 366 * _DAY_US, year_us)):
+    for which, clock_period in ((NO_DATE, _DAY_US), (NO_YEAR, year_us)):
+        shown_period = _PERIODS_US[which]
         rows = np.flatnonzero(kind == which)
-        if len(rows):
-            steps = np.diff(stamp_us[rows], prepend=stamp_us[rows[0]])
-            wraps: np.ndarray = np.cumsum(steps < -_HALF * shown_period) - np.cumsum(steps > _HALF * shown_period)
+        steps = np.diff(stamp_us[rows], prepend=stamp_us[rows[:1]])
+        falls, rises = steps < -_HALF * shown_period, steps > _HALF * shown_period
+        if falls.any() or rises.any():
+            wraps: np.ndarray = np.cumsum(falls) - np.cumsum(rises)
             shown[rows] += np.maximum(wraps, 0) * shown_period
             clock[rows] += np.maximum(wraps, 0) * clock_period
     return shown, clock

@@ -24,6 +24,7 @@ MAX_HEAD_BYTES = 2**23
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST_BYTES = 64
 _BETWEEN = re.compile(r"[ \t\r\n]*(,?)[ \t\r\n]*")
+_BEHIND = ",] \t\r\n"
 _BETWEEN_BYTES = re.compile(rb"[ \t\r\n]*(,?)[ \t\r\n]*")
 
 
@@ -99,7 +100,8 @@ class TraceEvents:
                 self._parser.send(piece[: n_placed - len(before)])
                 self._head, self._is_inside = None, True
                 return head[n_placed:]
-        self._place.send(head[n_placed:])
+        if head[n_placed:]:  # nothing would mean the end of the file
+            self._place.send(head[n_placed:])
         self._places.clear()
         self._head = head if len(head) < MAX_HEAD_BYTES else None
         return piece
@@ -131,7 +133,7 @@ class TraceEvents:
                 value, stop = _scan(text, start)
             except (ValueError, RecursionError):
                 stop = end
-            if stop >= end:  # it is cut, or goes on, or is none
+            if stop >= end or text[stop] not in _BEHIND:  # it is cut, or goes on, or is none
                 if end - start > MAX_ELEMENT_CHARS:
                     self._text = text[at:]
                     self._leave(self._decoder.getstate()[0])

@@ -1,0 +1,216 @@
+"""Lines that are like earlier ones are read by arithmetic on bytes; every row must be the one that reading text gives.
+
+Exact: frames, counts and notes are compared bit by bit, with the fast way always taken against never taken, on the
+recorded variants, all real logs, and lines made to break it. Would catch: a digit lost, a value rounded another way, a
+stamp of 30 February, a rank or label of another line, a line that differs in one byte read as if it did not.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from logs import sglang_line, vllm_line
+
+from helpers import ingest
+from helpers.ingest import habits, rapid, scan
+from helpers.ingest.bytewise import Words, read_numbers, read_whole
+from helpers.ingest.chunk_scan import FAMILIES
+from helpers.ingest.signs import AnyOf
+from helpers.ingest.threads import n_threads
+from helpers.schema import LogFormatError
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch):
+    monkeypatch.setenv("ROOFLOG_NO_CACHE", "1")
+
+
+@pytest.fixture
+def n_rapid(monkeypatch) -> list[int]:
+    """Number of records that the fast way has read."""
+    found = [0]
+    assemble = rapid._assemble
+
+    def count(parts, *rest):
+        found[0] += sum(len(part.rows) for part in parts)
+        return assemble(parts, *rest)
+
+    monkeypatch.setattr(rapid, "_assemble", count)
+    return found
+
+
+def always(monkeypatch) -> None:
+    for name, value in (("_MIN_TO_LEARN", 1), ("_MIN_TO_READ", 1), ("_MAX_FAILURES", 10**9)):
+        monkeypatch.setattr(habits, name, value)
+
+
+def never(monkeypatch) -> None:
+    monkeypatch.setattr(habits, "_MAX_FAILURES", 0)
+
+
+def read(path: Path) -> ingest.Log | str:
+    try:
+        return ingest.read_log(path)
+    except LogFormatError as error:
+        return str(error)
+
+
+def assert_same(one: ingest.Log | str, other: ingest.Log | str) -> None:
+    if isinstance(one, str) or isinstance(other, str):
+        assert one == other
+        return
+    for name in ("samples", "events", "moments"):
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True)
+    for name in ("accounting", "facts", "engine", "engine_version", "sources", "source_kinds"):
+        assert getattr(one, name) == getattr(other, name), name
+
+
+def both_ways(path: Path, monkeypatch) -> ingest.Log | str:
+    """Read with the fast way always and never taken; return what both gave."""
+    always(monkeypatch)
+    fast = read(path)
+    never(monkeypatch)
+    assert_same(fast, read(path))
+    return fast
+
+
+@pytest.mark.parametrize(("most_digits", "decimals"), [
+    (17, range(0, 11)), (5, (2,)), (5, (1, 2)), (5, (7,)), (5, (8,)), (9, (0,)),
+])
+def test_numbers_are_those_python_reads(most_digits, decimals):
+    rng = random.Random(most_digits)
+    texts = []
+    for _ in range(3000):
+        text = "0" * rng.choice((0, 0, 0, 2)) + str(rng.randrange(10 ** rng.randint(1, most_digits)))
+        part = "".join(rng.choice("0123456789") for _ in range(rng.choice(list(decimals))))
+        texts.append(rng.choice((text + ("." + part if part else ""),) * 30 + ("", "x", "-3", ".5", text + ".")))
+    ends = [rng.choice((", ", "%", "\n", " ", ":")) for _ in texts]
+    places = np.cumsum([0, *(len(text) + len(end) for text, end in zip(texts, ends, strict=True))])[:-1]
+    whole_text = "".join(text + end for text, end in zip(texts, ends, strict=True))
+    words = Words(whole_text.encode())
+    rows = words.rows(places, 2)
+    numbers, whole = read_numbers(words, places, rows), read_whole(rows)
+    n_read = 0
+    for index, place in enumerate(places.tolist()):
+        match = re.match(r"[0-9]+(?:\.[0-9]+)?", whole_text[place:])
+        printed = match[0] if match else ""
+        digits, _, part = printed.partition(".")
+        assert numbers.is_read[index] == bool(printed and len(digits + part) <= 15 and len(part) <= 7)
+        if numbers.is_read[index]:
+            n_read += 1
+            assert numbers.value[index] == float(printed)  # the same double, not a near one
+            assert numbers.n_bytes[index] == len(printed)
+        if whole.is_read[index]:
+            assert (whole.value[index], whole.n_bytes[index]) == (int(digits), len(digits))
+    assert n_read > 500 or decimals == (8,)
+
+
+def test_recorded_variants_are_the_same_both_ways(shared, tmp_path, monkeypatch, n_rapid):
+    path = shared / "log-line-variants.txt"
+    both_ways(path, monkeypatch)
+    often = tmp_path / "often.log"  # each variant often enough to be learnt, its numbers changed
+    rng = random.Random(3)
+    split = re.compile(r"^{|std(?:out|err) P")  # a runtime that splits lines is read as text
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if 0 < len(line) < 2000]
+    lines = [line for line in lines if not split.search(line)]
+    change = re.compile(r"(?<=: )[0-9]+")
+    often.write_text("\n".join(
+        change.sub(lambda match: str(rng.randrange(10 ** len(match[0]))), rng.choice(lines)) for _ in range(3000)
+    ) + "\n", encoding="utf-8")
+    both_ways(often, monkeypatch)
+    assert n_rapid[0] > 100  # of each family only the latest layouts are kept, and here are a hundred
+
+
+def test_real_logs_are_the_same_both_ways(shared, monkeypatch, n_rapid):
+    paths = [path for path in sorted((shared / "logs").rglob("*.log")) if path.stat().st_size > 100_000]
+    assert len(paths) > 8
+    for path in paths:
+        both_ways(path, monkeypatch)
+    assert n_rapid[0] > 3000
+
+
+STAMPS = {
+    "ranks": "[{t:%Y-%m-%d %H:%M:%S} DP{r} TP{r}] ",
+    "fractions": "[{t:%Y-%m-%d %H:%M:%S},{ms:03d} TP{r}] ",
+    "undated": "[{t:%H:%M:%S} TP{r}] ",
+    "wrapped": "{t:%Y-%m-%dT%H:%M:%S}.123456789Z stderr F [{t:%Y-%m-%d %H:%M:%S} TP{r}] ",
+    "twice": "[{t:%Y-%m-%d %H:%M:%S}] INFO server.py:1: [{t:%Y-%m-%d %H:%M:%S} TP{r}] ",
+}
+
+
+@pytest.mark.parametrize("name", STAMPS)
+def test_prefixes_of_many_ranks_over_new_year(name, tmp_path, monkeypatch, n_rapid):
+    start, rng, lines = datetime(2026, 12, 31, 23, 50), random.Random(1), []
+    for number in range(3000):
+        prefix = STAMPS[name].format(t=start + timedelta(seconds=number // 3), r=number % 12, ms=number % 1000)
+        body = sglang_line(0, rng.randrange(300), rng.randrange(10 ** rng.randint(1, 9)), rng.random() * 5000)
+        lines.append(prefix + body.partition("] ")[2])
+        if number % 5 == 0:
+            lines.append('INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK')
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(lines) + "\n")
+    log = both_ways(path, monkeypatch)
+    assert len(log.samples) == 3000
+    assert 999 <= log.samples["t_s"].max() < 1000  # 3000 lines, three a second
+    assert (n_rapid[0] > 2900) == (name not in ("wrapped", "twice"))  # two stamps that both change are left to text
+
+
+ODD_LINES = (
+    sglang_line().replace("2026-02-03", "2026-02-30"), sglang_line().replace("04:05:00", "24:05:00"),
+    sglang_line(tok=12).replace("#token: 12", "#token: -12"), sglang_line().replace("123.45", "nan"),
+    sglang_line().replace("123.45", "1.5e3"), sglang_line().replace("#token: 640", "#token: 99999999999999999999"),
+    sglang_line().replace("#token: 640", "#token: 6.5"), sglang_line().replace("0.25", "0.123456789"),
+    sglang_line() + " ", sglang_line() + "\r", sglang_line()[:-1], sglang_line()[:60], "x" + sglang_line(),
+    sglang_line().replace("TP0", "TP1"), sglang_line().replace("cuda graph: True", "cuda graph: Trueish"),
+    sglang_line() + sglang_line(7), "\x1b[36m" + sglang_line() + "\x1b[0m", sglang_line().replace("Decode", "D\0ecode"),
+    sglang_line().replace("] Decode", "] SpecDecoding metrics: Decode"), sglang_line().replace(", #queue", ",\n#queue"),
+    vllm_line(), vllm_line().replace("pid=7", "pid=8"), vllm_line().replace("12.5%", "007.5%"), "é " + sglang_line(),
+)
+
+
+def test_lines_that_differ_in_little_are_read_as_text(tmp_path, monkeypatch, n_rapid):
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(
+        ODD_LINES[number // 3 % len(ODD_LINES)] if number % 3 == 0 else
+        sglang_line(number % 60, number % 50, number * 17) for number in range(1800)
+    ) + "\n", encoding="utf-8", newline="")
+    log = both_ways(path, monkeypatch)
+    assert log.accounting.lines["malformed"] > 100
+    assert n_rapid[0] > 1000
+
+
+def test_neither_threads_nor_chunks_change_a_row(tmp_path, monkeypatch, n_rapid):
+    path = tmp_path / "server.log"
+    lines = [sglang_line(number % 60, number % 50, number) for number in range(3000)]
+    path.write_text("\n".join([*lines, *(vllm_line(number % 60, number % 9) for number in range(3000))]))
+    always(monkeypatch)
+    logs = []
+    for threads, chunk_bytes in (("1", 2**23), ("2", 2**23), ("1", 50_000), ("2", 50_000)):
+        monkeypatch.setenv("ROOFLOG_THREADS", threads)
+        assert n_threads() == int(threads)
+        monkeypatch.setattr(scan.scan_file, "__defaults__", (None, chunk_bytes))
+        logs.append(read(path))
+    for log in logs[1:]:
+        assert_same(logs[0], log)
+    assert n_rapid[0] > 4 * 5000
+
+
+def test_number_of_threads_is_checked(monkeypatch):
+    monkeypatch.setenv("ROOFLOG_THREADS", "two")
+    with pytest.raises(LogFormatError, match="ROOFLOG_THREADS: expected a number of threads, found 'two'"):
+        n_threads()
+
+
+def test_every_literal_is_found_by_its_sign():
+    literals = [family.literal for family in FAMILIES]
+    names = AnyOf.of(literals)
+    text = pl.Series([f"text {literal} text" for literal in literals] + ["text"])
+    assert names.holds(text).to_list() == [True] * len(literals) + [False]
+    assert len(names.possible(text)) == len(literals)
