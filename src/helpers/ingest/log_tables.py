@@ -92,8 +92,6 @@ def _to_column(column: pl.Series, is_nullable: bool = False) -> Any:
         return pd.arrays.BooleanArray(_filled(column, False), _is_missing(column))
     if column.dtype == pl.String:
         return pd.Series(_strings(column), dtype="str")
-    if column.dtype == pl.Float64 and column.n_chunks() > 1:
-        return _filled(column, np.nan)
     return column.to_pandas()
 
 
@@ -105,21 +103,16 @@ def _strings(column: pl.Series) -> pa.Array | pa.ChunkedArray:
     """Return texts; one that stands in all rows, as a file's name does, is held a few times only."""
     n, first = len(column), column[0] if len(column) else None
     if n <= _RUN or first is None or column.has_nulls() or not (column == first).all():
-        return pa.chunked_array([chunk.to_arrow() for chunk in column.get_chunks()], pa.large_string())
+        return column.to_arrow()
     one = pa.repeat(pa.scalar(first, pa.large_string()), _RUN)
     return pa.chunked_array([*[one] * (n // _RUN), one[: n % _RUN]])
 
 
-def _filled(column: pl.Series, value: float | bool) -> np.ndarray:
-    """Return the values as an array of one's own, missing ones replaced; chunk by chunk, so that one copy is made."""
-    if column.null_count() == len(column) and value == 0:  # zeros take no memory until they are changed
+def _filled(column: pl.Series, value: int | bool) -> np.ndarray:
+    """Return the values as an array of one's own, missing ones replaced."""
+    if column.null_count() == len(column):  # zeros take no memory until they are changed
         return np.zeros(len(column), type(value))
-    filled = np.empty(len(column), type(value))
-    start = 0
-    for chunk in column.get_chunks():
-        filled[start: start + len(chunk)] = chunk.fill_null(value).to_numpy()
-        start += len(chunk)
-    return filled
+    return column.fill_null(value).to_numpy(writable=True)
 
 
 def _is_missing(column: pl.Series) -> np.ndarray:

@@ -157,15 +157,15 @@ def clock_without_wraps(tables: Sequence[pl.DataFrame]) -> pl.Expr | None:
     tables : sequence of DataFrame
         ``us`` and ``stamp_kind`` of all that is on one clock. Shown are the stamps as they are.
     """
-    is_whole = True  # nothing is to be added to a stamp
+    has_leap_day = False
     for kind, period_us in _PERIODS_US.items():
         stamps = [table.filter(pl.col("stamp_kind") == kind)["us"] for table in tables]
         ends = [end for us in stamps for end in (us.min(), us.max()) if end is not None]
         if ends and max(ends) - min(ends) > _HALF * period_us:  # type: ignore[operator]
             return None
-        if kind == NO_YEAR and ends and max(ends) > _LEAP_DAY_US:  # type: ignore[operator]
-            is_whole = any(us.is_between(_LEAP_DAY_US, _LEAP_DAY_US + _DAY_US, "left").any() for us in stamps)
-    if is_whole:
+        if kind == NO_YEAR:
+            has_leap_day = any(us.is_between(_LEAP_DAY_US, _LEAP_DAY_US + _DAY_US, "left").any() for us in stamps)
+    if has_leap_day:
         return pl.col("us")
     is_later = (pl.col("stamp_kind") == NO_YEAR) & (pl.col("us") > _LEAP_DAY_US)
     return pl.when(is_later).then(pl.col("us") - _DAY_US).otherwise("us")
