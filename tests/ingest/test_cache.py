@@ -242,6 +242,8 @@ def test_pipes_are_just_read(folder, tmp_path, monkeypatch):
         buffer = io.BytesIO((sglang_line() + "\n").encode() * 30)
 
     monkeypatch.setattr(sys, "stdin", Standard)
+    monkeypatch.chdir(tmp_path)
+    Path("-").write_text((sglang_line(1) + "\n") * 30)  # a file of that name, and of the same size
     assert len(ingest.read_log("-").samples) == 30
     assert entries(folder) == []
     assert scan.FileScan().path == ""

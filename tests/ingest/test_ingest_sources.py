@@ -291,3 +291,36 @@ def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
     ingest.read_log(paths, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (2 * len(TEXT), 2 * len(TEXT))
     assert told == sorted(told)
+
+
+def test_file_cut_within_the_chunk_that_is_read_keeps_every_line_that_is_left(tmp_path, monkeypatch):
+    path = tmp_path / "a.log"
+    path.write_bytes(TEXT * 50)
+    read = lines_module._HashingReader.read
+    left = b""
+
+    def cut_and_read(self, size):
+        nonlocal left
+        if self.n_bytes and not left:  # the second chunk
+            os.truncate(path, self.n_bytes + 300)
+            left = path.read_bytes()
+        return read(self, size)
+
+    monkeypatch.setattr(lines_module._HashingReader, "read", cut_and_read)
+    scan = scan_file(str(path), chunk_bytes=4096)
+    assert left and not left.endswith(b"\n")
+    assert scan.n_lines == left.count(b"\n") + 1 == sum(scan.lines.values())
+    assert scan.oddities["truncated_last_line"] == 1
+
+
+def test_file_is_closed_however_reading_ends(tmp_path, monkeypatch):
+    path = tmp_path / "a.log"
+    path.write_bytes(TEXT * 50)
+    closed = []
+    close = lines_module._HashingReader.close
+    monkeypatch.setattr(lines_module._HashingReader, "close", lambda self: (closed.append(True), close(self)))
+    chunks = lines_module.FileReader(str(path), chunk_bytes=4096).chunks()
+    next(chunks)
+    assert closed == []
+    chunks.close()
+    assert closed == [True]

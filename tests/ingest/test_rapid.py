@@ -162,6 +162,46 @@ def test_prefixes_of_many_ranks_over_new_year(name, tmp_path, monkeypatch, n_rap
     assert (n_rapid[0] > 2900) == (name not in ("wrapped", "twice"))  # two stamps that both change are left to text
 
 
+@pytest.mark.parametrize("n_plain", [0, 200])
+def test_wrapper_that_buffers_is_told_of(n_plain, tmp_path, monkeypatch, n_rapid):
+    """All lines leave the buffer in one second, so only the records' own stamps change; lines around have none."""
+    start, lines = datetime(2026, 2, 3, 4, 0), []
+    for number in range(n_plain * 2 + 600):
+        body = sglang_line(0, number % 9, number).partition("] ")[2]
+        own = f"[{start + timedelta(seconds=number):%Y-%m-%d %H:%M:%S} TP0] "
+        is_wrapped = n_plain <= number < n_plain + 600
+        lines.append("2026-02-03T04:15:00+0000 host python[7]: " * is_wrapped + own + body)
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(lines) + "\n")
+    log = both_ways(path, monkeypatch)
+    first_s, last_s = 15 * 60 - n_plain, 15 * 60 - n_plain - 599
+    assert f"{last_s:+d} to {first_s:+d} s from them" in " ".join(log.accounting.notes)
+    assert n_rapid[0] == 2 * n_plain
+
+
+@pytest.mark.parametrize("odd", ["cut", "folded"])
+def test_lines_that_are_cut_or_folded_are_read_as_text_though_like_earlier_ones(odd, tmp_path, monkeypatch, n_rapid):
+    """What a cut line, or the first row of a folded one, looks like is known from others by the second chunk."""
+    whole = [sglang_line(number % 60, number % 9, number) for number in range(1000)]
+    cut = "123.45, #queue" if odd == "cut" else "123.45,"
+    for number in range(0, 1000, 10):
+        begin = whole[number].partition(cut)[0] + cut
+        # torn by another process's line, which is whole; or folded by a terminal
+        whole[number] = begin + whole[number] if odd == "cut" else begin + "\n" + " #queue-req: 3"
+    text = "\n".join(whole) + "\n" + ((sglang_line().partition(cut)[0] + cut) if odd == "cut" else "")
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    monkeypatch.setenv("ROOFLOG_THREADS", "1")
+    monkeypatch.setattr(scan.scan_file, "__defaults__", (None, 50_000))
+    log = both_ways(path, monkeypatch)
+    assert n_rapid[0] > 800
+    if odd == "cut":
+        assert "ends within a value" in log.accounting.malformed[-1].reason
+    else:
+        assert len(log.samples) == 1000
+        assert log.samples["queue_req"].eq(3).sum() == 100
+
+
 ODD_LINES = (
     sglang_line().replace("2026-02-03", "2026-02-30"), sglang_line().replace("04:05:00", "24:05:00"),
     sglang_line(tok=12).replace("#token: 12", "#token: -12"), sglang_line().replace("123.45", "nan"),

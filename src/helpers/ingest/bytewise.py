@@ -218,10 +218,14 @@ def read_flags(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return is_true | is_false, is_true, np.where(is_true, 4, 5)
 
 
+def read_digit(rows: np.ndarray, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the digit ``offset`` bytes behind the begin of fetched words: whether it is one, and its number."""
+    code = (rows[offset // WORD_BYTES] >> np.uint64(8 * (offset % WORD_BYTES))) & np.uint64(0xFF)
+    digit = code.view(np.int64) - ord("0")
+    return (digit >= 0) & (digit <= 9), digit
+
+
 def read_pair(rows: np.ndarray, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """Read two digits ``offset`` bytes behind the begin of fetched words: whether they are digits, and their number."""
-    tens, ones = (
-        ((rows[place // WORD_BYTES] >> np.uint64(8 * (place % WORD_BYTES))) & np.uint64(0xFF)).view(np.int64) - ord("0")
-        for place in (offset, offset + 1)
-    )
-    return (tens >= 0) & (tens <= 9) & (ones >= 0) & (ones <= 9), tens * 10 + ones
+    (is_ten, tens), (is_one, ones) = (read_digit(rows, place) for place in (offset, offset + 1))
+    return is_ten & is_one, tens * 10 + ones

@@ -90,7 +90,9 @@ def _folder() -> Path | None:
 
 
 def _size_bytes(path: str) -> int | None:
-    """Return the size of a regular file; None for anything else."""
+    """Return the size of a regular file; None for anything else, standard input ('-') too."""
+    if path == "-":  # a file may have that name
+        return None
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -140,7 +142,7 @@ def _keep(folder: Path, scan: FileScan) -> None:
         Something in it would not come back as it is.
     """
     data = _dump(scan)
-    if len(data) > MAX_CACHE_BYTES // 4:
+    if len(data) > MAX_CACHE_BYTES // 4:  # it would drive out all others
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # logs may quote what is private
     _make_room(folder, MAX_CACHE_BYTES - len(data))

@@ -119,13 +119,12 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
     scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
     guesses = folded(lines, _NAMES_OWN, may_go_on(first_words) if is_bare else None)
     rows = _NAMES_STATISTIC.possible(lines["text"])
-    alike, n_alike, left = None, 0, rows
+    is_odd = np.isin(rows, _odd_rows(chunk, guesses, len(lines))) if is_bare else np.ones(len(rows), bool)
+    left, alike, n_alike = _NAMES_STATISTIC.sorted_out(lines["text"], rows[is_odd]), None, 0
     if is_bare:
-        is_odd = np.isin(rows, _odd_rows(chunk, guesses, len(lines)))
-        alike, left = habits.read(chunk, words, rows[~is_odd], lines)
+        alike, as_text = habits.read(chunk, words, rows[~is_odd], lines)
         n_alike = 0 if alike is None else len(alike)
-        left = np.sort(np.concatenate([left, rows[is_odd]]))
-    left = _NAMES_STATISTIC.sorted_out(lines["text"], left)[0]
+        left = np.sort(np.concatenate([left, as_text]))
     is_statistic = _mask(len(lines), left, alike, chunk.first_line_no)
 
     candidates = lines[left]

@@ -11,9 +11,10 @@ from typing import Any
 import polars as pl
 
 from helpers.ingest.accounting import MAX_EXAMPLES, MalformedLine
+from helpers.ingest.chunk_scan import SAMPLE_COLUMNS
 from helpers.ingest.extract import MEASURES
 from helpers.ingest.lines import FileReader
-from helpers.ingest.scan import SAMPLE_COLUMNS, FileScan
+from helpers.ingest.scan import FileScan
 from helpers.schema import LogFormatError
 
 EPOCH = 5

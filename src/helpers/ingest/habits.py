@@ -80,15 +80,15 @@ class Habits:
         self._n_seen += len(rows)
         is_worth_it = len(rows) >= _MIN_TO_READ and (has_habits or self._n_seen >= _MIN_TO_LEARN)
         if not is_worth_it or self._n_failures >= _MAX_FAILURES:
-            return None, self.names.sorted_out(lines["text"], rows)[0]
+            return None, self.names.sorted_out(lines["text"], rows)
         if not has_habits:
-            self._learn(lines, self.names.sorted_out(lines["text"], rows)[0])
+            self._learn(lines, self.names.sorted_out(lines["text"], rows))
         found, is_read = self._apply(chunk, words, rows)
-        left = self.names.sorted_out(lines["text"], rows[~is_read])[0]
+        left = self.names.sorted_out(lines["text"], rows[~is_read])
         if has_habits and len(left) > max(_MIN_TO_LEARN, _MIN_SHARE * len(rows)):
             self._learn(lines, left)
             found, is_read = self._apply(chunk, words, rows)
-            left = self.names.sorted_out(lines["text"], rows[~is_read])[0]
+            left = self.names.sorted_out(lines["text"], rows[~is_read])
         self._n_failures += int(len(left) > (0 if found is None else len(found)))
         return found, left
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from helpers.ingest.bytewise import MAX_ROW_WORDS, WORD_BYTES, Literal, Words, read_pair
+from helpers.ingest.bytewise import MAX_ROW_WORDS, WORD_BYTES, Literal, Words, read_digit, read_pair
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, read_prefixes
 
 MAX_HEADS = 512
@@ -92,9 +92,8 @@ class _Form:
             seconds += int(np.datetime64(f"{self.year:04d}-01-01", "s").astype(np.int64))
         stamp_us = seconds * _SECOND_US
         for place in range(self.n_part):  # few logs print fractions of a second
-            at_byte = self.part_at + place  # type: ignore[operator]
-            digit = ((rows[at_byte // 8] >> np.uint64(8 * (at_byte % 8))) & np.uint64(0xFF)).view(np.int64) - ord("0")
-            is_read &= (digit >= 0) & (digit <= 9)
+            is_digit, digit = read_digit(rows, self.part_at + place)  # type: ignore[operator]
+            is_read &= is_digit
             stamp_us += digit * 10 ** (5 - place)
         return is_read, stamp_us
 
@@ -105,20 +104,16 @@ class Head:
 
     Attributes
     ----------
-    text : str
-        One that was seen.
-    n_bytes : int
-        Its length up to the record's body.
     place : int
         Place of the literal's family in the order of families.
-    kind, rank, label
+    rank, label
         As `stamps.read_prefixes` found them.
+    form : _Form
+    literal : Literal
+        All bytes up to the record's body.
     """
 
-    text: str
-    n_bytes: int
     place: int
-    kind: int
     rank: str | None
     label: str | None
     form: _Form
@@ -297,8 +292,5 @@ def _trusted(candidates: list[tuple[str, str, int, _Form]], never: str) -> list[
         is_same = all(rows[name].n_unique() == 1 for name in ("stamp_kind", "rank", "label"))
         if (is_read.all() and is_same and rows["stamp_kind"][0] == form.kind and not rows["is_odd"].any()
                 and rows["us"].to_list() == stamp_us.tolist()):
-            heads.append(Head(
-                prefix, len(whole), place, form.kind, rows["rank"][0], rows["label"][0], form,
-                Literal.of(whole, form.free()),
-            ))
+            heads.append(Head(place, rows["rank"][0], rows["label"][0], form, Literal.of(whole, form.free())))
     return heads

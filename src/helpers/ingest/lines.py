@@ -103,7 +103,16 @@ class FileReader:
         LogFormatError
             Missing, unreadable, empty or binary file, or a truncated archive.
         """
-        source = _HashingReader(self.path)
+        with contextlib.closing(_HashingReader(self.path)) as source:
+            yield from self._chunks(source, report)
+            self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
+            self.notes += source.doubts()
+        if self.n_lines == 0:
+            raise LogFormatError(
+                f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
+            )
+
+    def _chunks(self, source: _HashingReader, report: Callable[[int], None] | None) -> Iterator[Chunk]:
         is_first = True
         for text in self._whole_pieces(source):
             if is_first:
@@ -111,7 +120,7 @@ class FileReader:
                 is_first = False
             if report is not None:
                 report(source.n_bytes)
-            yield self._clean(text, ends_open=False)
+            yield self._clean(text, ends_open=not text.endswith(b"\n"))  # the file may have been cut meanwhile
         carry = b""
         overlong = False
         for piece, is_last in _with_last(_decoded(source, self.path, self.chunk_bytes, self.oddities)):
@@ -141,12 +150,6 @@ class FileReader:
             carry = block[held:] + rest
         if carry:
             yield self._clean(carry, ends_open=not carry.endswith(b"\n"))
-        self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
-        self.notes += source.doubts()
-        if self.n_lines == 0:
-            raise LogFormatError(
-                f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
-            )
 
     def _whole_pieces(self, source: _HashingReader) -> Iterator[bytes]:
         """Yield whole lines of a plain file without copying them, up to its last piece or what must be looked at."""
@@ -158,7 +161,10 @@ class FileReader:
             held = self._hold_from(probe[first:last])
             if len(probe) < n_probed or not held:
                 return
-            yield source.read(probe_at + first + held - source.n_bytes)
+            text = source.read(probe_at + first + held - source.n_bytes)
+            if not text:
+                return
+            yield text
 
     def _hold_from(self, block: bytes) -> int:
         """Return where the lines begin that must wait for the ones after them."""
@@ -320,19 +326,18 @@ def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str
         stream = unpack.unzstd(start, source, path, size)
     else:
         stream = _plain(start, source, size)
-    with contextlib.closing(source):
-        first = next(stream, b"")
-        encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
-        is_wide = first[2:1002].count(0) * 4 > len(first[2:1002])  # every second byte of Latin text
-        if encoding is None or not is_wide:
-            yield first.removeprefix(codecs.BOM_UTF8)
-            yield from stream
-            return
-        oddities["utf16"] += 1  # what a Windows shell writes when it redirects a server's output
-        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        yield decoder.decode(first[2:]).encode()
-        for piece in stream:
-            yield decoder.decode(piece).encode()
+    first = next(stream, b"")
+    encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
+    is_wide = first[2:1002].count(0) * 4 > len(first[2:1002])  # every second byte of Latin text
+    if encoding is None or not is_wide:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from stream
+        return
+    oddities["utf16"] += 1  # what a Windows shell writes when it redirects a server's output
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    yield decoder.decode(first[2:]).encode()
+    for piece in stream:
+        yield decoder.decode(piece).encode()
 
 
 def _with_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:

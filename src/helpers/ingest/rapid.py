@@ -94,7 +94,7 @@ def read_rapidly(
     if not len(found.rows):
         return None, is_read
     known = heads.known
-    n_bytes = np.array([head.n_bytes for head in known])
+    n_bytes = np.array([head.literal.n_bytes for head in known])
     places = np.array([head.place for head in known])[found.heads]
     parts: list[_Rows] = []
     for place in np.unique(places):
@@ -223,7 +223,7 @@ def _assemble(parts: list[_Rows], text: bytes, heads: Heads, line_numbers: np.nd
         **{name: _measure(parts, name, dtype, arranged) for name, dtype in MEASURES.items()},
         "extra": _extra(parts, text, order),
         "stamp": stamp_us.view("datetime64[us]"),
-        "stamp_kind": np.array([head.kind for head in known], np.int32)[number],
+        "stamp_kind": np.array([head.form.kind for head in known], np.int32)[number],
         "rank": _spread([head.rank for head in known], number),
         "label": _spread([head.label for head in known], number),
     }

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import polars as pl
 
+from helpers.ingest.chunk_scan import FAMILIES
 from helpers.ingest.dialect import HOLE, EventRule, Family, read_layout
 from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, read_event
 from helpers.ingest.extract import JSON_TAIL, NEXT_MESSAGE_PATTERN
@@ -39,7 +40,6 @@ from helpers.ingest.redaction_words import (
     RULE_WORDS,
     STATISTIC_WORDS,
 )
-from helpers.ingest.scan import FAMILIES
 
 _MAX_TEMPLATES = 20_000
 _MAX_ROUNDS = 6

@@ -10,9 +10,9 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
+from helpers.ingest.chunk_scan import FAMILIES
 from helpers.ingest.events import RULES
 from helpers.ingest.known import KNOWN, OPAQUE
-from helpers.ingest.scan import FAMILIES
 
 PLACEHOLDER = r"redacted_(?:text|path|name|host|ip|id|key|mail|url|model)_[0-9]+"
 """What replaces something: kind and number. The same thing has the same number throughout one run."""

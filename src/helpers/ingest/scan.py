@@ -7,12 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from helpers.ingest.chunk_scan import FAMILIES, SAMPLE_COLUMNS, ChunkScan, names_record, new_habits, scan_chunk
+from helpers.ingest.chunk_scan import ChunkScan, names_record, new_habits, scan_chunk
 from helpers.ingest.lines import CHUNK_BYTES, FileReader
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
 from helpers.ingest.threads import n_threads
-
-__all__ = ["FAMILIES", "MAX_RANKS", "SAMPLE_COLUMNS", "FileScan", "scan_file"]
 
 MAX_RANKS = 1024
 """More rank tags than any server prints."""

@@ -57,15 +57,12 @@ class AnyOf:
         """Return the rows of lines that hold a sign."""
         return np.flatnonzero(text.str.contains(self.signs).to_numpy())
 
-    def sorted_out(self, text: pl.Series, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of some rows hold a literal, and which do not."""
-        if not len(rows):
-            return rows, rows
-        is_right = text.gather(rows).str.contains(self.pattern).to_numpy()
-        return rows[is_right], rows[~is_right]
+    def sorted_out(self, text: pl.Series, rows: np.ndarray) -> np.ndarray:
+        """Return which of some rows hold a literal."""
+        return rows[text.gather(rows).str.contains(self.pattern).to_numpy()] if len(rows) else rows
 
     def holds(self, text: pl.Series) -> pl.Series:
         """Tell of each line whether it holds a literal."""
         found: np.ndarray = np.zeros(len(text), bool)
-        found[self.sorted_out(text, self.possible(text))[0]] = True
+        found[self.sorted_out(text, self.possible(text))] = True
         return pl.Series(found, dtype=pl.Boolean)

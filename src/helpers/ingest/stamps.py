@@ -130,15 +130,16 @@ _WRAPPED_AT = r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})"
 
 
 def wrapper_gaps_s(records: pl.DataFrame) -> list[float]:
-    """Return by how many seconds the wrapper's stamp differs from the record's own, of the first and the last record.
+    """Return by how many seconds a wrapper's stamp differs from the record's own, of the first and the last with both.
 
     Parameters
     ----------
     records : DataFrame
         As `read_prefixes` returns them.
     """
-    own = records.filter(pl.col("stamp_kind").is_in([FULL, NO_YEAR]) & pl.col("stamp").is_not_null())
-    some = pl.concat([own.head(1), own.tail(1)])
+    has_own = pl.col("stamp_kind").is_in([FULL, NO_YEAR]) & pl.col("stamp").is_not_null()
+    both = records.filter(has_own & pl.col("prefix").str.contains(_WRAPPED_AT))
+    some = pl.concat([both.head(1), both.tail(1)])
     wrapper = some["prefix"].str.extract(_WRAPPED_AT).str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="us")
     is_yearless = some["stamp"].dt.year() == 1904
     same_year = wrapper.dt.replace(year=1904).zip_with(is_yearless, wrapper)

@@ -85,7 +85,7 @@ def judge(lines: Sequence[tuple[int, str]]) -> Verdict:
     with tempfile.NamedTemporaryFile("w", suffix=".log", encoding="utf-8", errors="replace") as file:
         file.writelines(f"{text}\n" for _, text in lines)
         file.flush()
-        log = read_log(file.name)
+        log = read_log(file.name, cache=False)  # it has another name each time
     life = log.samples["server_life"].iloc[-1]
     samples, events = (table[table["server_life"].eq(life)] for table in (log.samples, log.events))
     try:

@@ -12,10 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from helpers.ingest.chunk_scan import FAMILIES
 from helpers.ingest.events import ARGS_LITERALS, RULES, Event, read_event
 from helpers.ingest.extract import RecentLayouts, extract
 from helpers.ingest.known import OPAQUE
-from helpers.ingest.scan import FAMILIES
 from helpers.ingest.stamps import read_prefixes
 from helpers.ingest.wrappers import unwrap
 

@@ -150,13 +150,8 @@ class TraceEvents:
         self._is_inside, self._text = False, ""
         between = _BETWEEN_BYTES.match(data)
         following = data[between.end():] if between else data
-        has_comma = bool(between and between[1])
-        if not self._is_first and following:
-            if has_comma and not following.startswith(b"]"):
-                data = following
-            elif not has_comma and not following.startswith(b"]"):
-                data = b"0 " + following  # no comma between two elements: as wrong as it was
-        if not self._is_first and not following:
-            data = b""
+        if not self._is_first and not following.startswith(b"]"):
+            # two elements without a comma between them stay as wrong as they were
+            data = following if between and between[1] or not following else b"0 " + following
         if data:
             self._parser.send(data)
