@@ -200,18 +200,19 @@ def test_a_url_without_credentials_passes_unchanged(url):
 @pytest.mark.parametrize("store", ["memory://", "flaky://deep/er/", "file://"])
 def test_files_are_listed_in_natural_order_and_by_pattern(store, tmp_path):
     root = store if store != "file://" else f"file://{tmp_path}/"
-    for name in ("logs/rank10.log", "logs/rank2.log", "logs/sub/a.log.gz", "logs/[x].log", "logs/.h.log", "else/b.log"):
+    for name in ("logs/rank10.log", "logs/rank2.log", "logs/3.log", "logs/sub/a.log.gz", "logs/[x].log", "logs/.h.log",
+                 "else/b.log"):
         if store == "file://":
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_bytes(b"x")
         else:
             write(root + name, b"x")
-    names = [".h.log", "[x].log", "rank2.log", "rank10.log", "sub/a.log.gz"]
+    names = ["3.log", ".h.log", "[x].log", "rank2.log", "rank10.log", "sub/a.log.gz"]
     for url in (root + "logs", root + "logs/"):
         assert remote.list_files(url) == [f"{root}logs/{name}" for name in names]
     assert remote.list_files(root + "logs/rank2.log") == [root + "logs/rank2.log"]
     assert remote.list_files(root + "logs/[x].log") == [root + "logs/[x].log"]  # a name before a pattern
-    assert remote.list_files(root + "logs/rank*.log") == [f"{root}logs/{name}" for name in names[2:4]]
+    assert remote.list_files(root + "logs/rank*.log") == [f"{root}logs/{name}" for name in names[3:5]]
     assert remote.list_files(root + "*/b.log") == [root + "else/b.log"]
     found = remote.list_files(root + "logs/**/*.gz")
     assert found == [root + "logs/sub/a.log.gz"]

@@ -10,8 +10,6 @@ from typing import Any
 
 import psutil
 
-import helpers.cli  # noqa: F401
-
 
 def states(result: Any) -> dict[str, tuple[str, int]]:
     """Dump's name -> state and exit code."""
@@ -29,15 +27,18 @@ def worker_of(mark: Path) -> psutil.Process:
     return next(p for p in kernel.parents() if p.cmdline()[1:3] == ["-m", "helpers.batch"])
 
 
-def kill_worker_of(mark: Path, wait_s: float = 120.0) -> tuple[threading.Thread, list[int]]:
-    """Kill, in a thread, the worker process that runs the notebook which leaves a mark with its process number."""
+def kill_worker_of(mark: Path, *, is_dask: bool = False) -> tuple[threading.Thread, list[int]]:
+    """Kill, in a thread, the worker process that runs the notebook which leaves a mark with its process number.
+
+    `is_dask`: the dask worker above it instead.
+    """
     def kill() -> None:
-        deadline_s = time.monotonic() + wait_s
+        deadline_s = time.monotonic() + 120
         while not (mark.exists() and mark.read_text()):
             if time.monotonic() > deadline_s:
                 return
             time.sleep(0.05)
-        worker = worker_of(mark)
+        worker = worker_of(mark).parent() if is_dask else worker_of(mark)
         killed.append(worker.pid)
         worker.kill()
 
@@ -48,8 +49,5 @@ def kill_worker_of(mark: Path, wait_s: float = 120.0) -> tuple[threading.Thread,
 
 
 def command(*words: Any) -> list[str]:
-    """Return the command line `rooflog batch`, whether the program has it already or not."""
-    names = [group.name for group in sys.modules["helpers.cli.app"].app.registered_commands]
-    add = "" if "batch" in names else 'app.app.command("batch", cls=app._PairsCommand)(batch.batch); '
-    return [sys.executable, "-c", "import sys; from helpers.cli import batch; app = sys.modules['helpers.cli.app']; "
-            f"{add}sys.exit(app.main(sys.argv[1:]))", "batch", *map(str, words)]
+    """Return the command line `rooflog batch`."""
+    return [sys.executable, "-m", "helpers.cli", "batch", *map(str, words)]

@@ -18,8 +18,9 @@ import pytest
 import typer
 from batch_helpers import command, kill_worker_of, messages, states, worker_of
 
-from helpers.batch import BatchEnded, batch, child
+from helpers.batch import BatchEnded, BatchResult, batch, child
 from helpers.batch.work import describe
+from helpers.cli.batch import _print, _say_ended
 from helpers.cli.batch import batch as batch_command
 from helpers.schema import RooflogError
 
@@ -132,7 +133,7 @@ def test_inputs_and_outputs_behind_urls(obedient, logs, tmp_path):
     assert states(again) == {"a": ("skipped", 0), "b": ("skipped", 3)}
 
 
-def test_poisoned_logs_cost_only_themselves(tmp_path, data):
+def test_poisoned_logs_cost_only_themselves(tmp_path, data, capsys):
     """With the real notebook: what the reader refuses is refused here, in its words."""
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -146,6 +147,14 @@ def test_poisoned_logs_cost_only_themselves(tmp_path, data):
     told = messages(result)
     assert "good" not in told and states(result).pop("good") == ("done", 0)
     assert len(told) == 5 and all(code == 3 for name, (_, code) in states(result).items() if name != "good")
+    assert told["binary"].startswith(f"{folder}/binary.log: ")
+    _print(result)  # the path once
+    shown = [line for line in capsys.readouterr().out.splitlines() if "binary.log" in line]
+    assert len(shown) == 1 and shown[0].count("binary.log") == 1
+    assert shown[0].startswith(f"failed: {folder}/binary.log: expected")
+    page = (tmp_path / "out/index.html").read_text()
+    assert page.count("binary.log") == 1
+    assert '<strong>binary.log</strong> <span class="status bad">failed</span>: expected' in page
     assert "gzip" in told["cut.log.gz"] and "empty" in told["empty"] and "binary" in told["binary"]
     assert all(outcome.is_final for outcome in result.outcomes)
 
@@ -155,12 +164,43 @@ def test_poisoned_logs_cost_only_themselves(tmp_path, data):
     ({"n_workers": 0}, "--workers 0"), ({"limit_s": -1.0}, "--limit-time -1"), ({"out": "/proc/none"}, "--out"),
     ({"scheduler": "tcp://127.0.0.1:9"}, "nobody answers"), ({"context": "{"}, "not JSON"),
     ({"out": "s3://key:secret@bucket/runs"}, "without credentials"),
+    ({"out": "http://127.0.0.1:9/runs"}, "found a web page"), ({"notebook": "08"}, "has no parameter log_path"),
 ])
 def test_what_cannot_be_asked_for_is_said_before_anything_runs(logs, tmp_path, monkeypatch, how, said):
     monkeypatch.setattr("helpers.batch.cluster.CONNECT_S", 0.5)
     with pytest.raises(RooflogError, match=said):
         batch(logs(a="good"), **({"out": tmp_path / "out"} | how))
     assert not list(tmp_path.glob("out/*-*"))
+
+
+@pytest.mark.parametrize(("place", "error", "said"), [
+    ("Child", BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+    ("prepare", ValueError("unforeseen"), "ValueError: unforeseen (a fault of rooflog)"),
+])
+def test_an_error_in_a_feeding_thread_fails_the_dump_and_ends_the_batch(
+    obedient, logs, tmp_path, monkeypatch, place, error, said
+):
+    """A thread that dies of it would leave the batch waiting for ever."""
+    def fail(*args, **how):
+        raise error
+
+    monkeypatch.setattr(child, place, fail)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    ticks = []
+
+    def tick(text):
+        ticks.append(text)
+        assert len(ticks) < 20, "nothing came in ten seconds"
+
+    result = batch(logs(a="good", b="good"), tmp_path / "out", str(obedient), n_workers=1, progress=tick)
+    assert states(result) == {"a": ("failed", 3), "b": ("failed", 3)} and said in messages(result)["a"]
+
+
+def test_a_batch_ended_before_a_dump_was_done_says_so(capsys):
+    for n_done, said in ((0, "none of 3 dumps was done yet; the same command starts them again"),
+                         (2, "2 of 3 dumps came to an end and are kept; the same command goes on from there")):
+        _say_ended(BatchResult("out", 3, ["outcome"] * n_done), [])
+        assert capsys.readouterr().err == f"interrupted: {said}\n"
 
 
 def test_without_dask_the_way_to_it_is_said(logs, tmp_path, monkeypatch):

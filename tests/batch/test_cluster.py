@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import psutil
 import pytest
-from batch_helpers import kill_worker_of, messages, states, worker_of
+from batch_helpers import kill_worker_of, messages, states
 
 from helpers.batch import Dump, batch
 from helpers.batch import cluster as cluster_module
@@ -76,7 +76,7 @@ def test_six_dumps_on_two_dask_workers_and_then_the_scheduler_is_lost(obedient, 
 
         # A dask worker that dies with its child costs only time: the scheduler gives its dump to another.
         logs(g="slow once")
-        thread, killed = kill_dask_worker_of(folder / "g.pid")
+        thread, killed = kill_worker_of(folder / "g.pid", is_dask=True)
         third = batch(folder, out, str(obedient), scheduler=address)
         thread.join()
         assert len(killed) == 1 and states(third)["g"] == ("done", 0) and third.counts()["skipped"] == 6
@@ -94,24 +94,6 @@ def test_six_dumps_on_two_dask_workers_and_then_the_scheduler_is_lost(obedient, 
     assert "1 of 3 dumps are not done; what was finished is kept" in lost.notes[0]
     shown = capfd.readouterr()
     assert (shown.out, shown.err) == ("", "")
-
-
-def kill_dask_worker_of(mark):
-    """Kill the dask worker above the worker process above a notebook."""
-    def kill():
-        deadline_s = time.monotonic() + 120
-        while not (mark.exists() and mark.read_text()):
-            if time.monotonic() > deadline_s:
-                return
-            time.sleep(0.05)
-        parent = worker_of(mark).parent()
-        killed.append(parent.pid)
-        parent.kill()
-
-    killed: list[int] = []
-    thread = threading.Thread(target=kill)
-    thread.start()
-    return thread, killed
 
 
 def kill_when(mark, out, scheduler):

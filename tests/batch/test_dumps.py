@@ -14,7 +14,7 @@ from helpers.batch import keys
 from helpers.batch.dumps import dump_name, find_dumps
 from helpers.batch.keys import Settings, hash_file, read_notebook
 from helpers.batch.store import LocalStore, RemoteStore
-from helpers.batch.work import prepare
+from helpers.batch.work import do, prepare
 from helpers.schema import RooflogError
 
 
@@ -108,6 +108,40 @@ def test_urls_are_listed_like_folders():
         assert [(dump.name, len(dump.logs), bool(dump.facts)) for dump in grouped] == [("a", 1, True), ("b", 2, False)]
     finally:
         memory.rm("/batch-dumps", recursive=True)
+
+
+def test_what_lies_beside_logs_behind_a_url_is_read_or_named_as_in_a_folder_here():
+    """Hidden files are none; a scrape belongs to its log's folder, a text that is no export to none."""
+    memory = fsspec.filesystem("memory")
+    page = b'# HELP vllm:num_requests_running n\n# TYPE vllm:num_requests_running gauge\n' \
+           b'vllm:num_requests_running{model_name="m"} 3.0\n'
+    for name, content in (("a/server.log", b"x"), ("a/page.prom", page), ("a/other.json", b"[]"), ("a/.b.log", b"x"),
+                          (".git/c.log", b"x")):
+        memory.pipe_file(f"/batch-beside/{name}", content)
+    root = "memory://batch-beside"
+    try:
+        dumps, notes = found(root)
+        assert [dump.path for dump in dumps] == [f"{root}/a/server.log"]
+        assert notes == [f"{root}: 2 files of scrapes or metrics are no dumps of their own; name them, or read them "
+                         "beside their log with --group folder"]
+        dumps, notes = found(root, group="folder")
+        assert [dump.logs for dump in dumps] == [(f"{root}/a/server.log", f"{root}/a/page.prom")] and notes == []
+        for named in ("page.prom", "pag*"):  # as a file or a pattern here
+            assert [dump.path for dump in found(f"{root}/a/{named}")[0]] == [f"{root}/a/page.prom"]
+    finally:
+        memory.rm("/batch-beside", recursive=True)
+
+
+def test_a_fault_of_a_fetched_file_is_told_of_its_url(obedient, tmp_path):
+    memory = fsspec.filesystem("memory")
+    for name in ("server.log", "facts.json"):
+        memory.pipe_file(f"/batch-fault/{name}", b"{")
+    try:
+        outcome = do(found("memory://batch-fault")[0][0], Settings(str(tmp_path / "out"), str(obedient)))
+    finally:
+        memory.rm("/batch-fault", recursive=True)
+    assert (outcome.state, outcome.dump) == ("failed", "memory://batch-fault/server.log")
+    assert outcome.message.startswith("facts memory://batch-fault/facts.json: not JSON at line 1")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from helpers.batch.dumps import Dump
 from helpers.batch.keys import Notebook, Settings, read_notebook
 from helpers.batch.store import open_store
 from helpers.batch.work import FAILED, Outcome, describe, failed, known, prepare
-from helpers.schema import RooflogError, printable
+from helpers.schema import printable
 
 THREAD_VARIABLES = ("ROOFLOG_THREADS", "POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
                     "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
@@ -151,7 +151,7 @@ class Worker:
                 if found is not None:
                     return found
                 hashes = job.hashes
-        except (RooflogError, OSError) as error:
+        except Exception as error:  # one that got out would end this thread, and the batch would wait for ever
             return failed(dump, describe(error))
         outcome = failed(dump, "not begun")
         for attempt in range(TRIES):
@@ -159,6 +159,8 @@ class Worker:
                 outcome = self._started().call(dump, settings, () if attempt else hashes)
             except ChildDied as error:
                 outcome = failed(dump, str(error))
+            except OSError as error:  # no process can be started
+                outcome = failed(dump, describe(error))
             if outcome.state != FAILED or outcome.is_final or self._is_stopped:
                 return outcome
             if attempt + 1 < TRIES or self._child is None or not self._child.is_alive():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from helpers import remote
+from helpers.ingest.exports import find_export
 from helpers.ingest.sources import EXPORT_SUFFIXES, LOG_SUFFIXES, log_suffix, natural_key
 from helpers.schema import LogFormatError
 
@@ -167,6 +168,11 @@ def _add_folder(found: _Found, folder: str) -> None:
                 other.startswith(directory.rstrip(os.sep) + os.sep) for other in holding))
     if n_unnamed:
         found.notes.append(f"{folder}: {n_unnamed} names are not UTF-8 and were left out; rename them")
+    _note_exports(found, folder, n_exports)
+
+
+def _note_exports(found: _Found, folder: str, n_exports: int) -> None:
+    """Say how many files beside logs are no dumps."""
     if found.group == "file" and n_exports:
         found.notes.append(f"{folder}: {n_exports} files of scrapes or metrics are no dumps of their own; name them, "
                            "or read them beside their log with --group folder")
@@ -201,19 +207,27 @@ def _facts_in(directory: str) -> str:
 def _add_url(found: _Found, url: str) -> None:
     """Add a URL: a file, a folder, or a pattern."""
     files = remote.list_files(url)
+    is_searched = files != [url] and not remote.is_pattern(url)
+    if is_searched:
+        start = len(url.rstrip("/")) + 1
+        files = [file for file in files if not any(part.startswith(".") for part in file[start:].split("/"))]
     facts = {_parent(file): file for file in reversed(files) if _last(file) in FACTS_NAMES}
     logs = [file for file in files
-            if _last(file) not in FACTS_NAMES and (log_suffix(_last(file)) in LOG_SUFFIXES or len(files) == 1)]
-    if not facts and (len(files) == 1 or glob.has_magic(url)):  # a listing of logs only: look beside them
+            if _last(file) not in FACTS_NAMES and (not is_searched or log_suffix(_last(file)) in LOG_SUFFIXES)]
+    exports = [file for file in files if is_searched and _last(file) not in FACTS_NAMES
+               and log_suffix(_last(file)) in EXPORT_SUFFIXES]
+    if not facts and not is_searched:  # a listing of logs only: look beside them
         beside = [f"{parent}/{name}" for parent in dict.fromkeys(map(_parent, logs)) for name in FACTS_NAMES]
         facts = {_parent(file): file for file in reversed(beside) if remote.exists(file)}
     if found.group == "file":
         for file in logs:
             found.add(file, [file], facts.get(_parent(file), ""))
+        _note_exports(found, url, len(exports))
         return
     for parent in dict.fromkeys(map(_parent, logs)):
         own = facts.get(parent) or facts.get(_parent(parent), "")
-        found.add(parent, [file for file in logs if _parent(file) == parent], own)
+        beside = [file for file in exports if _parent(file) == parent and find_export(file) is not None]
+        found.add(parent, [*(file for file in logs if _parent(file) == parent), *beside], own)
 
 
 def _last(url: str) -> str:

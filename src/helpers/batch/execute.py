@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers import paths, remote
+from helpers import paths
 from helpers.batch.cluster import SchedulerLost, run_on
 from helpers.batch.dumps import find_dumps
-from helpers.batch.keys import Settings, read_notebook
+from helpers.batch.keys import Notebook, Settings, read_notebook
 from helpers.batch.local import run_here
 from helpers.batch.store import NOTEBOOK_FAILED, Store, open_store
 from helpers.batch.work import FAILED, SKIPPED, Outcome
 from helpers.display import show
 from helpers.facts import read_context
 from helpers.parameters import absolute
+from helpers.run.execute import with_absolute_files
 from helpers.run.kernel import Say
 from helpers.schema import RooflogError
 
@@ -147,7 +148,7 @@ def batch(
         On KeyboardInterrupt: workers are ended, and no folder is left half-written.
     """
     started_s = time.monotonic()
-    place = str(out) if remote.is_url(str(out)) else absolute(str(out))
+    place = absolute(str(out))
     names = [given] if isinstance(given, str | os.PathLike) else list(given)
     if limit_s is not None and not limit_s > 0:
         raise RooflogError(f"--limit-time {limit_s:g}: expected a number of seconds above zero")
@@ -157,7 +158,7 @@ def batch(
     checked = read_notebook(notebook, pairs)
     own = checked.path.parent == paths.notebooks_dir()
     settings = Settings(place, checked.path.stem if own else str(checked.path), _with_absolute_paths(pairs, checked),
-                        _with_absolute_config(read_context(context)), retry_failed, limit_s, command)
+                        with_absolute_files(read_context(context)), retry_failed, limit_s, command)
     dumps, notes = find_dumps(names, group=group, out=place)
     store = open_store(place)
     store.make_ready()
@@ -183,15 +184,9 @@ def batch(
     return result
 
 
-def _with_absolute_paths(pairs: Sequence[tuple[str, Any]], checked: Any) -> tuple[tuple[str, Any], ...]:
+def _with_absolute_paths(pairs: Sequence[tuple[str, Any]], checked: Notebook) -> tuple[tuple[str, Any], ...]:
     """Take relative paths from the caller's folder: workers may have another."""
     return tuple((name, checked.values[name] if checked.declared[name].is_path else value) for name, value in pairs)
-
-
-def _with_absolute_config(facts: dict[str, Any]) -> dict[str, Any]:
-    config = facts.get("model_config")
-    is_file = isinstance(config, str) and Path(config).expanduser().is_file()
-    return {**facts, "model_config": absolute(str(config))} if is_file else facts
 
 
 class _Watch:

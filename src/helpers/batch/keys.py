@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from helpers import __version__, scorecard
 from helpers.ingest.sources import find_inputs
-from helpers.parameters import NotebookParameter, ParameterError, check_parameters, read_parameters
+from helpers.parameters import NotebookParameter, check_parameters
 from helpers.run import find_notebook
-from helpers.run.execute import RESERVED
+from helpers.run.execute import RESERVED, declared_parameters, hash_file, require_declared
 from helpers.run.kernel import load
 from helpers.schema import METHOD_VERSION, SCHEMA_VERSION
 
@@ -80,21 +79,14 @@ def read_notebook(name: str, parameters: Iterable[tuple[str, Any]]) -> Notebook:
     Raises
     ------
     RooflogError
-        No such notebook, or a parameter of a wrong name or type.
+        No such notebook, one that takes no log, or a parameter of a wrong name or type.
     """
     path = find_notebook(name)
-    cells = [cell for cell in load(path).cells if "parameters" in cell.metadata.get("tags", [])]
-    if len(cells) != 1:
-        raise ParameterError(f"{path.stem}: expected one cell tagged parameters, found {len(cells)}")
-    declared = read_parameters(cells[0].source, path.stem)
+    declared = declared_parameters(load(path), path.stem)
+    for name in ("log_path", "out_dir"):
+        require_declared(declared, path.stem, name)
     values = check_parameters(declared, parameters, path.stem, reserved=RESERVED)
     return Notebook(path, hash_file(path), values, declared)
-
-
-def hash_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes; other threads go on meanwhile."""
-    with open(path, "rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def hash_logs(logs: Sequence[str]) -> list[str]:

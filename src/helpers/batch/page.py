@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from helpers import __version__, paths
 from helpers.batch.cells import BAD, STATUS_WORDS, anchors, links, safe_text, table
+from helpers.report.page import head, name_in_policy
 from helpers.run.folder import make_workspace
 from helpers.schema import METHOD_VERSION, RooflogError
 
@@ -93,24 +92,22 @@ def render(rows: Sequence[Row], failures: Sequence[Row], written: datetime) -> s
     """Return the page: HTML that loads nothing and runs no script but its own, which its policy names by hash."""
     script = (paths.PACKAGE / "sortable.js").read_text(encoding="utf-8")
     style = STYLE + (paths.PACKAGE / "sortable.css").read_text(encoding="utf-8")
-    policy = (f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-              "base-uri 'none'; form-action 'none'")
+    policy = (f"default-src 'none'; script-src {name_in_policy(script.encode())}; "
+              f"style-src {name_in_policy(style.encode())}; base-uri 'none'; form-action 'none'")
     n_dumps = len(rows) + len(failures)
     folder = common_folder([row["dump"] for row in (*rows, *failures)])
-    rows, failures = ([{**row, "dump": row["dump"].removeprefix(folder)} for row in part] for part in (rows, failures))
+    rows, failures = ([_told_once(row, folder) for row in part] for part in (rows, failures))
     return "\n".join([
-        "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>rooflog: {_count(n_dumps, 'dump')}</title><style>{style}</style></head><body>",
+        head(f"rooflog: {_count(n_dumps, 'dump')}", policy, style),
         "<h1>What limits decode, dump by dump</h1>", _summary(rows, failures, folder, written),
         _failures(rows, failures), table(rows) if rows else "", f"<script>{script}</script></body></html>", "",
     ])
 
 
-def _hash(content: str) -> str:
-    """Name an inline script or style in a content security policy."""
-    return f"'sha256-{base64.b64encode(sha256(content.encode()).digest()).decode()}'"
+def _told_once(row: Row, folder: str) -> Row:
+    """Leave out what stands elsewhere: the folder of all, and the dump's path where the message begins with it."""
+    dump = row["dump"]
+    return {**row, "dump": dump.removeprefix(folder), "message": (row["message"] or "").removeprefix(f"{dump}: ")}
 
 
 def _count(n: int, noun: str) -> str:

@@ -16,10 +16,11 @@ from helpers.run.folder import make_workspace, remove_stale
 from helpers.schema import RooflogError
 
 FAILURES = "failures"
+"""Folder beside the run folders: one JSON file for each dump that could not be run."""
+
 RECORD = "run.json"
 NOTEBOOK_FAILED = 3
 """Exit code of a run whose notebook raised: it has no scorecard."""
-
 
 PASSING_ERRORS = ("DeadKernelError", "CellTimeoutError", "OSError", "MemoryError", "ConnectionError", "TimeoutError")
 """Errors of a notebook that say more about the machine than about the dump: the next batch tries again."""
@@ -202,7 +203,7 @@ class RemoteStore:
 
     def make_ready(self) -> None:
         """See `Store`: credentials in a URL are refused, and a web page; the rest shows with the first run."""
-        remote.refuse_credentials(self.url)
+        remote.refuse_web_page(self.url)
         remote.exists(self.url)
 
     def close(self) -> None:

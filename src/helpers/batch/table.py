@@ -18,14 +18,11 @@ from helpers import report, scorecard
 from helpers.answer import fitted_levels
 from helpers.batch.columns import LEVEL_NAMES, RUN_LEVELS, SCORECARDS, as_arrow, as_frame, require_types
 from helpers.batch.curve import law_curve
+from helpers.batch.store import FAILURES, RECORD
 from helpers.display import level_key
 from helpers.run.folder import make_workspace
 from helpers.schema import RooflogError
 
-FAILURES = "failures"
-"""Folder beside the run folders: one JSON file for each dump that could not be run."""
-
-RUN_FILE = "run.json"
 STATUS_WITHOUT_CARD = ("failed", "check_failed")
 """Statuses of whole runs that may lack a scorecard."""
 
@@ -143,10 +140,10 @@ def _words(error: Exception) -> str:
 
 def _read_row(folder: Path) -> dict[str, Any] | None:
     """Read a run folder; None where it is another folder."""
-    file = folder / RUN_FILE
+    file = folder / RECORD
     if not file.is_file():
         if (folder / scorecard.FILE_NAME).is_file() or any(folder.glob("*.ipynb")):
-            raise RooflogError(f"it is not whole, {RUN_FILE} is missing")
+            raise RooflogError(f"it is not whole, {RECORD} is missing")
         return None
     run = json.loads(file.read_text(encoding="utf-8"))
     has_card = (folder / scorecard.FILE_NAME).is_file()

@@ -23,6 +23,7 @@ from helpers.schema import RooflogError
 DONE, SKIPPED, FAILED = "done", "skipped", "failed"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of one dump.
@@ -138,16 +139,19 @@ def do(dump: Dump, settings: Settings, hashes: Sequence[str] = ()) -> Outcome:
         Of errors only those are final that the dump's contents caused.
     """
     started_s = time.monotonic()
-    key = ""
+    key, urls = "", dict[str, str]()
     try:
         store = open_store(settings.out)
-        with _fetched(dump) as here:
+        with _fetched(dump, urls) as here:
             job = prepare(here, settings, read_notebook(settings.notebook, settings.parameters), hashes)
             key = job.key
             outcome = known(job, settings, store) or _run(job, settings, store)
     except Exception as error:
         outcome = failed(dump, describe(error), key=key)
-    return replace(outcome, dump=dump.path, wall_s=time.monotonic() - started_s)
+    message = outcome.message
+    for copy, url in urls.items():
+        message = message.replace(copy, url)
+    return replace(outcome, dump=dump.path, message=message, wall_s=time.monotonic() - started_s)
 
 
 def describe(error: Exception) -> str:
@@ -163,8 +167,8 @@ def describe(error: Exception) -> str:
 
 
 @contextmanager
-def _fetched(dump: Dump) -> Iterator[Dump]:
-    """Give the dump with its inputs on this machine."""
+def _fetched(dump: Dump, urls: dict[str, str]) -> Iterator[Dump]:
+    """Give the dump with its inputs on this machine; `urls` gets the path of every copy -> its URL, for messages."""
     if not any(remote.is_url(path) for path in (*dump.logs, dump.facts)):
         yield dump
         return
@@ -173,6 +177,7 @@ def _fetched(dump: Dump) -> Iterator[Dump]:
         logs.mkdir()
         files = [str(remote.fetch(log, logs)) for log in dump.logs]
         facts = str(remote.fetch(dump.facts, Path(folder))) if dump.facts else ""
+        urls |= zip((*files, facts), (*dump.logs, dump.facts), strict=True)
         yield replace(dump, logs=tuple(files) if len(files) == 1 else (str(logs),), facts=facts)
 
 

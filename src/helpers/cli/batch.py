@@ -5,10 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +19,6 @@ from helpers.schema import printable
 if TYPE_CHECKING:
     from helpers.batch import BatchResult
 
-ENDING = ("SIGTERM", "SIGHUP")
 INTERRUPTED = 130
 SHOWN_FAILURES = 20
 WORDS = {"good": "good", "cannot_tell": "cannot tell", "check_failed": "with a failed check", "failed": "failed",
@@ -74,19 +71,20 @@ def batch(
     """
     from helpers.batch import BatchEnded
     from helpers.batch import batch as execute
+    from helpers.run.signals import signals_as_interrupt
 
     pairs = [(name, value) for name, _, value in (item.partition("=") for item in parameter or [])]
-    received: list[int] = []
-    try:
-        with _ending_signals(received), Progress("batch") as say:
-            result = execute(
-                logs, out, notebook, pairs, context, group=group, n_workers=workers or None, scheduler=scheduler,
-                retry_failed=retry_failed, limit_s=limit_time or None, progress=say,
-                command=shlex.join(["rooflog", *sys.argv[1:]]),
-            )
-    except BatchEnded as end:
-        _say_ended(end.result, received)
-        raise SystemExit(128 + received[0] if received else INTERRUPTED) from None
+    with signals_as_interrupt() as received:
+        try:
+            with Progress("batch") as say:
+                result = execute(
+                    logs, out, notebook, pairs, context, group=group, n_workers=workers or None, scheduler=scheduler,
+                    retry_failed=retry_failed, limit_s=limit_time or None, progress=say,
+                    command=shlex.join(["rooflog", *sys.argv[1:]]),
+                )
+        except BatchEnded as end:
+            _say_ended(end.result, received)
+            raise SystemExit(128 + received[0] if received else INTERRUPTED) from None
     if as_json:
         print_json(result.as_dict())
     else:
@@ -94,30 +92,13 @@ def batch(
     raise typer.Exit(result.exit_code)
 
 
-@contextmanager
-def _ending_signals(received: list[int]) -> Iterator[None]:
-    """Turn the first signal that would end the process into an interrupt; cleaning up is not interrupted again."""
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
-            raise KeyboardInterrupt
-
-    numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
-    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in replaced:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _say_ended(result: BatchResult, received: list[int]) -> None:
+def _say_ended(result: BatchResult, received: Sequence[int]) -> None:
     """Say how far it came, in one line on standard error."""
     why = f"ended by {signal.Signals(received[0]).name}" if received else "interrupted"
-    print(f"{why}: {len(result.outcomes)} of {result.n_dumps} dumps came to an end and are kept; the same command goes "
-          "on from there", file=sys.stderr)
+    n = len(result.outcomes)
+    how_far = (f"{n} of {result.n_dumps} dumps came to an end and are kept; the same command goes on from there" if n
+               else f"none of {result.n_dumps} dumps was done yet; the same command starts them again")
+    print(f"{why}: {how_far}", file=sys.stderr)
 
 
 def _print(result: BatchResult) -> None:
@@ -126,7 +107,8 @@ def _print(result: BatchResult) -> None:
     bad.sort(key=lambda outcome: (outcome.exit_code != 3, outcome.dump))
     for outcome in bad[:SHOWN_FAILURES]:
         word = "failed" if outcome.exit_code == 3 else "check failed"
-        print(printable(f"{word}: {outcome.dump}: {' '.join(outcome.message.split())}"))
+        said = outcome.message.removeprefix(f"{outcome.dump}: ")  # the reader's errors name the file, too
+        print(printable(f"{word}: {outcome.dump}: {' '.join(said.split())}"))
     if len(bad) > SHOWN_FAILURES:
         print(f"and {len(bad) - SHOWN_FAILURES} more, in the index")
     for note in result.notes:

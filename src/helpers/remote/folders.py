@@ -36,8 +36,7 @@ def put_folder(folder: str | Path, url: str, last: str = "run.json") -> None:
     names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
     if last not in names:
         raise RemoteError(f"{folder}: expected a folder with {last}, found none; it is not whole, nothing was uploaded")
-    if scheme_of(url) in WEB_SCHEMES:
-        raise RemoteError(f"{shown(url)}: expected a URL that can be written (s3://, gs://, file://), found a web page")
+    refuse_web_page(url)
     with told(url, "written"):
         file_system, base = file_system_of(url)
         file_system.invalidate_cache()
@@ -54,6 +53,12 @@ def put_folder(folder: str | Path, url: str, last: str = "run.json") -> None:
         partial = f"{base}/.partial-{uuid.uuid4().hex[:12]}"
         _put(file_system, root / last, partial, url)
         file_system.mv(partial, f"{base}/{last}")
+
+
+def refuse_web_page(url: str) -> None:
+    """Raise RemoteError if a URL is that of a web page, which cannot be written."""
+    if scheme_of(url) in WEB_SCHEMES:
+        raise RemoteError(f"{shown(url)}: expected a URL that can be written (s3://, gs://, file://), found a web page")
 
 
 def _put(file_system: Any, path: Path, target: str, url: str) -> None:

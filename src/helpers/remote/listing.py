@@ -161,5 +161,6 @@ def _fits(parts: list[str], pattern: list[str]) -> bool:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts rank2 before rank10."""
-    runs = ("".join(letters) for _, letters in groupby(name, str.isdecimal))
-    return [(int(run) if run.isdecimal() else -1, run) for run in runs]
+    runs = ["".join(letters) for _, letters in groupby(name, str.isdecimal)]
+    first = [""] if name[:1].isdecimal() else []  # numbers before letters, as of local files
+    return [(int(run) if run.isdecimal() else -1, run) for run in first + runs]

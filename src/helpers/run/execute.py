@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,11 +114,11 @@ def run(
     """
     path = find_notebook(notebook)
     source = load(path)
-    declared = _declared(source, path.stem)
+    declared = declared_parameters(source, path.stem)
     values = check_parameters(declared, parameters, path.stem, reserved=RESERVED)
     given = [logs] if isinstance(logs, str | Path) else list(logs)
     values |= _log_values([str(log) for log in given], declared, path.stem)
-    facts = _with_absolute_files(read_context(context))
+    facts = with_absolute_files(read_context(context))
     if facts:
         values |= _if_declared(declared, path.stem, "context", json.dumps(facts, default=scorecard.to_plain))
     destination = Path("runs" if out is None else out).expanduser().absolute()
@@ -150,7 +151,7 @@ def _check_request(destination: Path, name: str, record: Mapping[str, Any]) -> N
         raise ValueError(f"record: run.json has keys of its own named {', '.join(taken)}")
 
 
-def _with_absolute_files(facts: dict[str, Any]) -> dict[str, Any]:
+def with_absolute_files(facts: dict[str, Any]) -> dict[str, Any]:
     """Take a file that the facts name from the caller's folder: the notebook runs in another one."""
     config = facts.get("model_config")
     if isinstance(config, str) and Path(config).expanduser().exists():
@@ -181,17 +182,22 @@ def find_notebook(name: str) -> Path:
     return fitting[0]
 
 
-def _declared(notebook: NotebookNode, stem: str) -> dict[str, NotebookParameter]:
-    """Read the parameters cell."""
+def declared_parameters(notebook: NotebookNode, stem: str) -> dict[str, NotebookParameter]:
+    """Read the parameters cell; ParameterError where there is not one, or it holds something else."""
     cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     if len(cells) != 1:
         raise ParameterError(f"{stem}: expected one cell tagged parameters, found {len(cells)}")
     return read_parameters(cells[0].source, stem)
 
 
-def _if_declared(declared: Mapping[str, Any], stem: str, name: str, value: Any) -> dict[str, Any]:
+def require_declared(declared: Mapping[str, Any], stem: str, name: str) -> None:
+    """Raise ParameterError where a notebook has no parameter for what is passed to every one."""
     if name not in declared:
         raise ParameterError(f"{stem}: has no parameter {name}, so {RESERVED[name]} cannot be passed on")
+
+
+def _if_declared(declared: Mapping[str, Any], stem: str, name: str, value: Any) -> dict[str, Any]:
+    require_declared(declared, stem, name)
     return {name: value}
 
 
@@ -264,9 +270,11 @@ def _exit_code(card: Mapping[str, Any]) -> int:
 
 def _hash_logs(values: Mapping[str, Any]) -> list[str]:
     """Hash the logs that are plain files, for a run that failed before ingest told."""
-    hashes = []
-    for log in [values.get("log_path", ""), *values.get("more_log_paths", [])]:
-        if log and Path(log).is_file():
-            with open(log, "rb") as file:
-                hashes.append(file_digest(file, "sha256").hexdigest())
-    return hashes
+    logs = [values.get("log_path", ""), *values.get("more_log_paths", [])]
+    return [hash_file(log) for log in logs if log and Path(log).is_file()]
+
+
+def hash_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's bytes; other threads go on meanwhile."""
+    with open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -105,5 +105,3 @@ def publish(workspace: Path, destination: Path, name: str, notebook_name: str, *
     if exact:
         raise RooflogError(f"{destination / name}: expected a free name for the run folder, found it taken")
     raise RooflogError(f"{destination}: expected a free name {name}-k, found a thousand taken; choose another --out")
-
-

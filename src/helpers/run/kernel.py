@@ -94,5 +94,3 @@ def input_error_names() -> set[str]:
         names.add(found.__name__)
         open_classes += found.__subclasses__()
     return names
-
-

@@ -15,16 +15,11 @@ ENDING = ("SIGTERM", "SIGHUP")
 
 
 @contextmanager
-def ended_as_interrupted() -> Iterator[None]:
-    """Turn signals that end the process into an interrupt inside, and into an exit of 128 + signal outside.
+def signals_as_interrupt() -> Iterator[list[int]]:
+    """Turn the first signal that would end the process into an interrupt inside; give the list that gets its number.
 
     Only what has its default meaning is handled: nohup and a program around this one keep their own. In another thread
     than the main one nothing is.
-
-    Raises
-    ------
-    SystemExit
-        143 on SIGTERM, 129 on SIGHUP, once everything inside is cleaned up.
     """
     received: list[int] = []
 
@@ -39,13 +34,27 @@ def ended_as_interrupted() -> Iterator[None]:
     for number in replaced:
         signal.signal(number, interrupt)
     try:
-        yield
-    except KeyboardInterrupt:
-        if not received:
-            raise
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it mourns the cell that was running, at exit
-        print(f"ended by {signal.Signals(received[0]).name}: nothing was kept", file=sys.stderr)
-        raise SystemExit(128 + received[0]) from None
+        yield received
     finally:
         for number in replaced:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def ended_as_interrupted() -> Iterator[None]:
+    """Turn signals that end the process into an interrupt inside, and into an exit of 128 + signal outside.
+
+    Raises
+    ------
+    SystemExit
+        143 on SIGTERM, 129 on SIGHUP, once everything inside is cleaned up.
+    """
+    with signals_as_interrupt() as received:
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not received:
+                raise
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it mourns the cell that was running, at exit
+            print(f"ended by {signal.Signals(received[0]).name}: nothing was kept", file=sys.stderr)
+            raise SystemExit(128 + received[0]) from None

@@ -26,7 +26,6 @@ from nbclient.exceptions import DeadKernelError
 from helpers.run.sockets import LocalKernelManager, private_folder
 
 PROVISIONER = "rooflog-warm"
-ENGINE = "warm"
 
 PRELOADED = (
     "ipykernel.kernelapp", "ipykernel.zmqshell", "ipykernel.ipkernel", "ipykernel.debugger", "ipywidgets",
