@@ -203,6 +203,7 @@ def test_what_papermill_says_of_an_error_is_left_out():
 
 COMPARISON = {
     "schema_version": 1, "method_version": 1, "kind": "comparison", "overall": {"verdict": "worse"},
+    "confidence": 0.95,
     "answer": "Verdict: worse.\nThe <cost> moved.", "new": {"facts": {"model": "m", "engine": "sglang"}},
     "rows": [{"kind": "step", "running_req": 16.0, "base": 0.02, "new": 0.025, "unit": "s", "effect_frac": 0.25,
               "row_lo_frac": 0.2, "row_hi_frac": 0.3, "verdict": "worse"},
@@ -218,8 +219,10 @@ def test_a_comparison_is_told_in_its_own_words_with_every_row(tmp_path):
     assert '<section class="answer bad" aria-label="Answer"><p class="lead">Verdict: worse.</p>' in text
     assert "<p>The &lt;cost&gt; moved.</p>" in text and "check failed" not in text.partition("<footer>")[0]
     summary = (folder / "summary.md").read_text()
-    assert "| step at N=16 | worse | +25.0 % [+20.0, +30.0] | 20.0 ms | 25.0 ms |" in summary
-    assert "| fixed cost | cannot tell | unknown | 20.0 ms | unknown |" in summary
+    assert "| quantity | verdict | change [95 % interval] | base to new |" in summary
+    assert "| step at N=16 | worse | +25.0 % [+20.0, +30.0] | 20.0 to 25.0 ms |" in summary
+    assert "| fixed cost | cannot tell | unknown | 20.0 ms to unknown |" in summary
+    assert '<td class="n" data-v="0.02">20.0 to 25.0 ms</td>' in text
     assert summary.startswith("**Verdict: worse.**\n\nThe &lt;cost&gt; moved.\n")
 
 
@@ -231,6 +234,20 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(LogFormatError, match="expected a run folder, found a file that cannot be read"):
         report.write_report(folder)
     assert not (folder / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    folder = run_folder(tmp_path)
+    before = sorted(folder.iterdir())
+
+    def full(*given):
+        yield b"<!DOCTYPE html>"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "pieces", full)
+    with pytest.raises(OSError, match="No space left"):
+        report.write_report(folder)
+    assert sorted(folder.iterdir()) == before
 
 
 def test_words_about_the_sample_data_are_left_out_of_a_run_on_another_log():
@@ -260,13 +277,15 @@ def test_sentences_in_tables_break_into_lines_and_numbers_do_not():
     ("text", "value"),
     [
         ("1947", 1947), ("22.6x", 22.6), ("98 %", 98), ("+5.1 % [+2.0, +8.3]", 5.1), ("90.0 s", 90), ("2.00 min", 120),
-        ("30.3 ms/req [28.1, 32.4]", 0.0303), ("43 GB", 43e9), ("82.0 to 82.2", 82), ("7 prefill inside, 1 idle", None),
+        ("30.3 ms/req [28.1, 32.4]", 0.0303), ("43 GB", 43e9), ("82.0 to 82.2", 82),
+        ("20.0 to 25.0 ms", 0.02), ("20.0 ms to 1.50 s", 0.02), ("20.0 ms to unknown", 0.02),
+        ("20.0 to many ms", None), ("7 prefill inside, 1 idle", None),
         ("yes", None), ("sglang/server.log", None), ("1 first line of the server life", None), ("[1, 2]", None),
     ],
 )
 def test_a_cell_is_sorted_by_its_number_in_one_unit(text, value):
     assert number_of(text) == (value if value is None else pytest.approx(value, rel=1e-12))
-    assert all(math.isnan(number_of(unknown)) for unknown in ("", "unknown", "none"))
+    assert all(math.isnan(number_of(unknown)) for unknown in ("", "unknown", "none", "unknown to 25.0 ms"))
 
 
 def test_markup_is_written_anew_and_balanced():
@@ -294,7 +313,7 @@ def luminance(colour):
 def test_the_colours_have_contrast_in_both_schemes():
     """WCAG 2.2, 1.4.3: 4.5 to 1 for text."""
     assert luminance("#ffffff") == pytest.approx(1) and luminance("#777777") == pytest.approx(0.184, abs=1e-3)
-    blocks = [block.partition("}")[0] for block in report.STYLE.split(":root {")[1:3]]
+    blocks = [block.partition("}")[0] for block in page_module.style().split(":root {")[1:3]]
     schemes = [dict(part.strip()[2:].split(": ") for part in block.split(";") if part.strip().startswith("--"))
                for block in blocks]
     assert [scheme["bg"] for scheme in schemes] == ["#ffffff", "#14181c"]

@@ -208,7 +208,7 @@ def test_a_mean_that_hides_a_loss_at_some_levels_is_seen_through():
     assert list(worse) == [2, 3, 4, 5, 6]
     found = compare.overall(effects)
     assert (found.verdict, found.exit_code, found.is_mixed) == ("mixed", 1, True)
-    assert "worse: step at 2, 3, 4, 5, 6" in found.sentence
+    assert "Worse: step at N=2, 3, 4, 5, 6" in found.sentence
 
 
 def test_a_gate_passes_only_where_every_level_excludes_a_loss():
@@ -240,8 +240,9 @@ def test_single_runs_say_that_they_cannot_be_shown_to_be_the_same():
     effects = compare.compare_levels([run(STEP_S)], [run(STEP_S * 1.001)])
     runs = rows(effects)["runs_needed"].max()
     assert runs < effects.rows["runs_needed"].max(), "a parameter needs more, and does not hold the gate"
-    sentence = compare.overall(effects).sentence
-    assert f"Single runs cannot be shown to be the same within 3 %: {runs:.0f} runs on either side are" in sentence
+    needed = compare.overall(effects).needed
+    assert needed.startswith("Single runs cannot be shown to be the same within 3 %: ")
+    assert f" 3 %: {runs:.0f} runs on either side are" in needed
     assert rows(effects)["needed"].str.contains("can show neither a change of 3 % nor that there is none").all()
     # as many runs of that scatter do show it: nine of ten rows at least in ten pairs without change
     rng, verdicts = np.random.default_rng(9), []
@@ -329,7 +330,7 @@ def test_three_real_repeats_show_what_single_runs_cannot(shared):
     same = compare.compare_levels(fast, other_load)
     assert (rows(same)["verdict"] == "same").all() and compare.overall(same).exit_code == 0
     # the slope is a tenth of the step at most there: nothing can be said of it, which the sentence says
-    assert "no sensible number of runs can for per request" in compare.overall(same).sentence
+    assert "for cost per request no sensible number of runs would do" in compare.overall(same).needed
     for pair in ((fast, slow), (fast, other_load)):
         single = compare.compare_levels(pair[0][:1], pair[1][:1])
         assert (rows(single)["verdict"] == "cannot_tell").all() and compare.overall(single).exit_code == 2
@@ -362,7 +363,7 @@ def test_a_level_that_the_new_side_lost_keeps_the_gate_shut():
     short = compare.compare_levels(base, [kept(one, LEVELS_REQ[:5]) for one in new])
     found = compare.overall(short)
     assert short.lost == (32.0, 64.0) and found.exit_code == 2
-    assert found.sentence.startswith("The new side has no step time at 32, 64, which the base has")
+    assert found.sentence.startswith("The new side has no step time at N=32, 64, which the base has")
     # more levels than the base, or one less between those that are compared, is no loss
     assert compare.overall(compare.compare_levels([kept(one, LEVELS_REQ[:5]) for one in base], new)).exit_code == 0
     inner = compare.compare_levels(base, [kept(one, [1, 2, 4, 16, 32, 64]) for one in new])

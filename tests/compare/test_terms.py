@@ -27,6 +27,17 @@ def test_a_planted_term_is_named(plant, name):
     found = compare.which_term(compare.compare_levels([exact()], [exact(**plant)]))
     assert found.name == name
     assert math.isnan(found.running_req) or found.running_req == 8
+    assert found.sentence.count(" % [") == 1 + (name == "fixed_cost and per_request"), "each move with its interval"
+
+
+def test_the_interval_of_a_level_alone_is_that_of_its_contrast_to_the_law():
+    """One run a side: 2 % is stated for each level of each, so the variance is 2 * 0.0004 times the squared weights."""
+    effects = compare.compare_levels([exact()], [exact(at=[8.0], factor=1.25)])
+    weights = effects.shares.weights(list(LEVELS_REQ).index(8))[2]
+    half = 1.959964 * math.sqrt(2 * 0.02**2 * weights @ weights)
+    row = compare.which_term(effects).evidence.set_index("running_req").loc[8]
+    assert row["row_lo_frac"] == pytest.approx(1.25 * math.exp(-half) - 1)
+    assert row["row_hi_frac"] == pytest.approx(1.25 * math.exp(half) - 1)
 
 
 def test_the_size_of_the_move_is_right_for_a_large_one_too():
@@ -40,14 +51,14 @@ def test_the_size_of_the_move_is_right_for_a_large_one_too():
 def test_another_context_may_be_all_of_a_slope():
     longer = compare.compare_levels([exact(context=1000.0)], [exact(context=2000.0, per_request=1.3)])
     found = compare.which_term(longer)
-    assert found.name == "context" and "+100.0%" in found.sentence
+    assert found.name == "context" and "+100.0 %" in found.sentence
     other_way = compare.compare_levels([exact(context=2000.0)], [exact(context=1000.0, per_request=1.3)])
     assert compare.which_term(other_way).name == "per_request"
 
 
 def test_acceptance_is_a_term_of_its_own():
     found = compare.which_term(compare.compare_levels([exact(accept=3.0)], [exact(accept=2.4)]))
-    assert found.name == "acceptance" and "-20.0%" in found.sentence
+    assert found.name == "acceptance" and "-20.0 % [" in found.sentence
     both = compare.which_term(compare.compare_levels([exact(accept=3.0)], [exact(accept=2.4, fixed=1.2)]))
     assert both.name == "fixed_cost and acceptance"
 

@@ -77,7 +77,7 @@ def test_a_pooled_average_that_hides_a_loss_at_levels_2_to_6_is_seen_through(tmp
     assert card["base"]["n_runs"] == card["new"]["n_runs"] == 3
     said = describe.pooled_reading(card)
     assert f"The mean over the levels is {describe.percent(math.expm1(mean), sign=True)}; " in said
-    assert "never on their mean" in said and "at 1 req" in said
+    assert "never on their mean" in said and "at N=1" in said
 
 
 def test_a_side_against_itself_is_the_same_and_sides_exchanged_are_the_mirror(samples):
@@ -138,6 +138,12 @@ def test_an_argument_that_one_side_does_not_print_is_at_its_default():
     assert settings.comparable({"weight_bytes": 100.0}, {"weight_bytes": 50.0})[1] == {"weight_bytes": 50.0}
 
 
+def test_whole_numbers_stay_whole_beside_what_is_not_stated():
+    differences = [{"key": "ep", "base": 4, "new": None, "kind": "identity", "status": "not known"}]
+    frame = describe.differences_table({"validity": {"differences": differences}})
+    assert [str(cell) for cell in frame.iloc[0]] == ["ep", "4", "not stated", "identity", "not known"]
+
+
 def test_settings_hold_no_secret_no_result_and_no_folder():
     kept = settings.settings_of({
         "model": "/srv/models/Qwen3-8B", "startup_s": 17.0, "tp": 2,
@@ -158,7 +164,7 @@ def test_nothing_in_common_is_cannot_tell_with_the_reason(samples, tmp_path):
     other = regression.gather_side(write_log(tmp_path / "other.log", levels=(3, 6)))
     card = regression.compare_sides(samples[0], other)
     assert card["overall"]["verdict"] == "cannot_tell" and card["exit_code"] == 2 and card["rows"] == []
-    assert card["overall"]["sentence"] == "No level was seen on both sides (base 1, 2, 4, 8, 16, 32, 64; new 3, 6)."
+    assert card["overall"]["sentence"] == "No level was seen on both sides (base N=1, 2, 4, 8, 16, 32, 64; new N=3, 6)."
     empty = regression.Side((), {}, ("x.log is not compared: no level is fitted",))
     card = regression.compare_sides(empty, samples[1])
     assert card["exit_code"] == 2 and "no run of the base side has a fitted level" in card["overall"]["sentence"]

@@ -12,8 +12,9 @@ import mistune
 import numpy as np
 import pytest
 
+from helpers.compare.words import quantity
 from helpers.regression import compare_sides, gather_side
-from helpers.regression.describe import VERDICT_WORDS, quantity
+from helpers.regression.describe import VERDICT_WORDS
 from helpers.regression.gate import GATE_WORDS, markdown, to_junit, to_markdown
 
 LEVELS_REQ = np.array([1, 4, 16, 64])
@@ -107,12 +108,12 @@ def test_the_words_of_each_gate(cards):
 def test_a_row_has_units_interval_verdict_and_least_change(cards):
     """The law was typed as 20 ms + 1.0 or 1.1 ms a request."""
     rows = {row[0]: row for row in Page(to_markdown(cards["worse"])).rows}
-    names = {row["kind"]: quantity(row) for row in cards["worse"]["rows"]}
+    names = {row["kind"]: quantity(row["kind"], row["running_req"]) for row in cards["worse"]["rows"]}
     _, base, new, change, verdict, least, _ = rows[names["per_request"]]
     assert base.endswith(" ms/req") and float(base.split()[0]) == pytest.approx(1.0, rel=0.02)
     assert float(new.split()[0]) == pytest.approx(1.1, rel=0.02)
     assert change.startswith("+") and "[" in change and change.endswith("]") and verdict == "worse" and "%" in least
-    assert rows[""][3] == "change [95 % interval]" and rows[names["step"]][4] == "worse"
+    assert rows["quantity"][3] == "change [95 % interval]" and rows[names["step"]][4] == "worse"
 
 
 def test_text_of_a_log_is_shown_and_never_markup(cards):
@@ -188,7 +189,7 @@ def test_the_gate_decides_over_the_word(cards, verdict, code, found):
 def test_a_skipped_row_says_what_is_needed(cards):
     root = check_junit(to_junit(cards["cannot_tell"]))
     row = next(r for r in cards["cannot_tell"]["rows"] if r["kind"] == "per_request")
-    message = next(case[0].get("message") for case in root[0] if case.get("name") == quantity(row))
+    message = next(case[0].get("message") for case in root[0] if case.get("name") == "cost per request")
     assert row["needed"] and row["needed"] in message and "cannot tell" in message
 
 

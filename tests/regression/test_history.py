@@ -83,8 +83,8 @@ def test_a_slope_that_grew_by_10_percent_is_found_at_its_run(tmp_path, template)
     slope = of(card, "cost per request")
     assert [c["index"] for c in slope["changes"]] == [12] and slope["changes"][0]["is_worse"]
     assert slope["changes"][0]["lo_frac"] < 0.10 < slope["changes"][0]["hi_frac"]
-    assert of(card, "step at 64 req")["changes"][0]["effect_frac"] == pytest.approx(0.0762, abs=0.015)
-    assert of(card, "step at 1 req")["verdict"] == "same" and of(card, "fixed cost")["verdict"] == "same"
+    assert of(card, "step at N=64")["changes"][0]["effect_frac"] == pytest.approx(0.0762, abs=0.015)
+    assert of(card, "step at N=1")["verdict"] == "same" and of(card, "fixed cost")["verdict"] == "same"
     assert slope["verdict"] == "worse" and card["exit_code"] == 1
     assert "20260913T120000Z-00" in slope["sentence"]
     found = card["configurations"][0]
@@ -128,7 +128,7 @@ def test_the_judged_series_of_a_configuration_share_the_false_alarm():
 def test_accepted_length_counts_the_other_way(tmp_path, template):
     for day in range(16):
         write_run(tmp_path, template, day, accept_len=(3.0 if day < 8 else 2.7) * (1 + 0.002 * (day % 2)))
-    accepted = of(history_card(read_history(tmp_path)), "accepted tokens per round at 16 req")
+    accepted = of(history_card(read_history(tmp_path)), "accepted tokens per round at N=16")
     assert accepted["changes"][0]["is_worse"] and accepted["verdict"] == "worse" and accepted["unit"] == "tok"
 
 
@@ -244,7 +244,7 @@ def test_parameters_of_other_levels_are_no_points_of_the_law(tmp_path, template)
     fewer = {**template, "levels": [level for level in template["levels"] if level["running_req"] < 64]}
     write_run(tmp_path, fewer, 20)
     card = history_card(read_history(tmp_path))
-    assert len(of(card, "step at 16 req")["points"]) == 7 and len(of(card, "cost per request")["points"]) == 6
+    assert len(of(card, "step at N=16")["points"]) == 7 and len(of(card, "cost per request")["points"]) == 6
 
 
 def test_runs_are_placed_by_the_first_stamp_of_their_log(tmp_path, template):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers import compare
+from helpers.compare.words import effect
 from helpers.plots import regression as figures
 
 LEVELS_REQ = (1.0, 4.0, 16.0, 64.0)
@@ -27,14 +28,19 @@ def test_effects_are_drawn_by_verdict_over_the_threshold(rows):
     figure = figures.effects_by_row(rows, threshold_frac=0.05, subtitle="a <b>server</b>")
     judged = rows[rows["is_judged"]]
     drawn = {name: value for trace in figure.data for name, value in zip(trace.x, trace.y, strict=True)}
-    assert drawn == dict(zip(["1", "4", "16", "64", "fixed cost", "per request"], judged["effect_frac"], strict=True))
+    names = ["1", "4", "16", "64", "fixed cost", "cost per request"]
+    assert drawn == dict(zip(names, judged["effect_frac"], strict=True))
     assert {trace.name for trace in figure.data} == set(judged["verdict"].str.replace("_", " "))
     for trace in figure.data:
         assert (np.array(trace.error_y.array) > 0).all() and (np.array(trace.error_y.arrayminus) > 0).all()
     (band,) = [shape for shape in figure.layout.shapes if shape.type == "rect"]
     assert (band.y0, band.y1) == pytest.approx((1 / 1.05 - 1, 0.05))
     assert figure.layout.yaxis.title.text == "new over base [%]"
-    assert list(figure.layout.xaxis.categoryarray) == ["1", "4", "16", "64", "fixed cost", "per request"]
+    assert list(figure.layout.xaxis.categoryarray) == names
+    row = judged.iloc[3]
+    shown = {name: text for trace in figure.data for name, text in zip(trace.x, trace.customdata, strict=True)}["64"]
+    assert list(shown[:2]) == ["84.0 ms", "116 ms"], "20 + 64 and 20 + 96"
+    assert shown[2] == effect(row) and shown[2].startswith("+38.1 % [+"), "32 of 84"
     n_worse = int((judged["verdict"] == "worse").sum())
     assert n_worse >= 2 and f"Of 6 levels and parameters: {n_worse} worse" in figure.layout.title.text
     assert "&lt;b&gt;" in figure.layout.title.text

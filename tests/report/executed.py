@@ -5,12 +5,14 @@ import os
 import sys
 
 import nbformat
+import plotly.graph_objects as go
 import plotly.io as pio
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from helpers import paths, report
+from helpers.report import PLOTLY_MIME
 
 
 def run_folder(folder, log, context=None, name="00_diagnose"):
@@ -46,6 +48,32 @@ def _execute(shell, cell, values):
     result.raise_error()
     stream = [nbformat.v4.new_output("stream", name="stdout", text=got.stdout)] if got.stdout else []
     cell.outputs = stream + [nbformat.v4.new_output("display_data", dict(shown.data)) for shown in got.outputs]
+
+
+def comparison_folder(folder):
+    """Write a run folder of a comparison with the rows and the figure that notebook 08 has, and its report."""
+    folder.mkdir(parents=True)
+    steps = [(2.0**k, 0.020 + 0.0004 * 2**k, 0.020 + 0.0005 * 2**k) for k in range(7)]
+    sides = [("step", *step, "s") for step in steps] + [
+        ("accept_len", None, 2.61, 2.58, "tok"), ("fixed_cost", None, 0.01996, 0.01995, "s"),
+        ("per_request", None, 0.000409, 0.000506, "s/req"), ("asymptote", None, 2444.8, 1975.5, "tok/s")]
+    rows = [{"kind": kind, "running_req": level, "base": base, "new": new, "unit": unit, "effect_frac": new / base - 1,
+             "row_lo_frac": new / base - 1.1, "row_hi_frac": new / base - 0.9,
+             "verdict": "worse" if abs(new / base - 1) > 0.1 else "cannot_tell"}
+            for kind, level, base, new, unit in sides]
+    said = "Verdict: worse, for changes of more than 3 %. Worse: step at N=32, 64; cost per request."
+    card = {"schema_version": 1, "method_version": 1, "kind": "comparison", "overall": {"verdict": "worse"},
+            "confidence": 0.95, "answer": said, "rows": rows}
+    (folder / "comparison.json").write_text(json.dumps(card))
+    points = go.Scatter(x=[f"{level:g}" for level, *_ in steps], y=[new / base - 1 for _, base, new in steps])
+    figure = go.Figure(points,
+                       {"title": {"text": "The cost per request moved"}, "xaxis": {"title": {"text": "level [req]"}}})
+    cell = nbformat.v4.new_code_cell("x", metadata={"tags": ["headline"]}, outputs=[
+        nbformat.v4.new_output("display_data", {PLOTLY_MIME: json.loads(figure.to_json())})])
+    cells = [nbformat.v4.new_markdown_cell("# 08 · Did it regress?"), cell]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "08_did_it_regress.ipynb")
+    report.write_report(folder)
+    return folder
 
 
 SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"

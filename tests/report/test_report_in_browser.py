@@ -9,7 +9,7 @@ import shutil
 import time
 
 import pytest
-from executed import SCRIPT, run_folder, write_hostile_log
+from executed import SCRIPT, comparison_folder, run_folder, write_hostile_log
 
 from helpers.display import level_key, show
 
@@ -37,7 +37,7 @@ def folders(tmp_path_factory, data):
     context = {"model_config": "DeepSeek-V4-Flash-NVFP4", "hardware": "rtx pro 6000 blackwell server"}
     hostile = write_hostile_log(base / "hostile.log")
     return {"case": run_folder(base / "case", case / "server.log", context),
-            "hostile": run_folder(base / "hostile", hostile)}
+            "hostile": run_folder(base / "hostile", hostile), "comparison": comparison_folder(base / "comparison")}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,18 @@ def test_the_first_screen_holds_the_answer(look, folders):
                  card["next_experiment"]["what"], show(card["next_experiment"]["duration_s"], "duration")):
         assert said in text, said
     assert page.locator("section.answer .plot .main-svg").count() > 0
+
+
+def test_the_first_screen_of_a_comparison_shows_both_sides_of_every_row(look):
+    page = look("comparison")
+    assert page.faults == []
+    assert bottom(page, "section.answer") <= WIDE["height"]
+    box = page.locator(".box", has_text="base to new")
+    assert box.evaluate("(e) => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight")
+    rows = [row.locator("th, td").all_inner_texts() for row in box.locator("tbody tr").all()]
+    assert len(rows) == 11
+    assert rows[6] == ["step at N=64", "worse", "+14.0 % [+4.0, +24.0]", "45.6 to 52.0 ms"]  # 20 + 64 x 0.4 or 0.5 ms
+    assert rows[9][3] == "0.409 to 0.506 ms/req"
 
 
 def test_tables_hold_the_numbers_of_the_scorecard(look, folders):
@@ -205,7 +217,7 @@ def test_figures_follow_a_change_of_scheme(look):
     until(page, f"{INK} === 'rgb(228, 232, 236)'")
 
 
-@pytest.mark.parametrize("name", ["case", "hostile"])
+@pytest.mark.parametrize("name", ["case", "hostile", "comparison"])
 def test_a_narrow_screen_never_scrolls_sideways(look, name):
     page = look(name, NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]

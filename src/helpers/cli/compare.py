@@ -67,7 +67,8 @@ def compare(
     small changes visible; what would be needed is printed. Runs are computed again from their logs where these are at
     hand.
 
-    Exit codes: 0 better or same; 1 worse; 2 cannot tell, or not comparable; 3 could not run.
+    Exit codes: 0 every level excludes a loss beyond the threshold; 1 worse; 2 a level could be worse, or the sides are
+    not comparable; 3 could not run.
 
     [bold]Examples[/bold]
 

@@ -31,7 +31,7 @@ def history(
     on either side, so one slow run is none; six runs are the least. Runs with the same time have no order.
 
     Exit codes: 0 the newest runs are no worse than those before; 1 worse by more than the threshold; 2 too few runs, no
-    order that is known, or a drift; 3 could not run.
+    order that is known, or a drift to the worse; 3 could not run.
 
     [bold]Examples[/bold]
 

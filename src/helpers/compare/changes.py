@@ -26,6 +26,7 @@ import ruptures
 from scipy.stats import t as student_t
 
 from helpers.compare.effects import THRESHOLD_FRAC
+from helpers.compare.words import change, percent
 
 MIN_RUNS = 3
 """Runs on either side of a step: one or two runs that stand out are a spike, whatever their size."""
@@ -197,13 +198,13 @@ def _find(x: np.ndarray, floor: float, threshold_frac: float, false_alarm: float
     ends, steps = _partition(y, n_free, max(floor, scatter**2), floor, threshold_frac, false_alarm, confidence)
     drift = _drift(y, ends, floor, threshold_frac, false_alarm)
     if drift is not None:
-        return Changes("drift", (), drift, f"A drift of {drift:+.1%} over the {len(x)} runs fits better than a step: "
-                                           "no run can be named where it changed.")
+        return Changes("drift", (), drift, f"A drift of {percent(drift, sign=True)} over the {len(x)} runs fits "
+                                           "better than a step: no run can be named where it changed.")
     if not steps:
-        return Changes("none", (), math.nan, f"No step of more than {100 * threshold_frac:.3g}% in {len(x)} runs.")
+        return Changes("none", (), math.nan, f"No step of more than {percent(threshold_frac)} in {len(x)} runs.")
     placed = _steps(y, _centred(y, ends, floor), n_free, floor, confidence)
     steps = tuple(replace(step, p=found.p) for step, found in zip(placed, steps, strict=True))
-    said = "; ".join(f"{step.effect_frac:+.1%} [{step.lo_frac:+.1%}, {step.hi_frac:+.1%}] at run {step.index + 1}"
+    said = "; ".join(f"{change(step.effect_frac, step.lo_frac, step.hi_frac)} at run {step.index + 1}"
                      for step in steps)
     return Changes("steps", steps, math.nan, f"In {len(x)} runs a step of {said}.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -100,9 +101,8 @@ def compare_levels(
     rows = [_level(pair, level, name) for name, pair in pairs.items() for level in pair.levels if level in at]
     if isinstance(shares, Shares):
         rows += _parameters(pairs["step_s"], shares, old, young)
-    rows += [_target(old, young, row) for row in rows if row["kind"] == "step"
-             and common_levels(old, young, "target_step_s") and row["running_req"]
-             in common_levels(old, young, "target_step_s")]
+    with_target = common_levels(old, young, "target_step_s")
+    rows += [_target(old, young, row) for row in rows if row["kind"] == "step" and row["running_req"] in with_target]
     is_identical = _is_identical(old, young)
     table = judge(pd.DataFrame(rows), threshold_frac, confidence, is_identical, (old, young))
     notes = [note for side, runs in (("base", old), ("new", young)) for run in runs for note in
@@ -173,7 +173,7 @@ def _is_identical(base: Sequence[Run], new: Sequence[Run]) -> bool:
     return numbers[0] == numbers[1]
 
 
-def _level(pair: Pair, level: float, name: str) -> dict[str, object]:
+def _level(pair: Pair, level: float, name: str) -> dict[str, Any]:
     column = pair.levels.index(level)
     middle = [float(np.exp(np.nanmean(logs[:, column]))) for logs, _ in pair.sides]
     kind, unit = ("step", "s") if name == "step_s" else ("accept_len", "tok")
@@ -182,7 +182,7 @@ def _level(pair: Pair, level: float, name: str) -> dict[str, object]:
 
 def _parameters(
     step: Pair, shares: Shares, old: Sequence[Run], young: Sequence[Run]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     fixed, per_request = (step.contrast(shares.levels, w) for w in shares.weights())
     (a0, b0), (a1, b1) = shares.lines
     # without speculation a request gets one token a step
@@ -196,19 +196,19 @@ def _parameters(
     ]
 
 
-def _target(base: Sequence[Run], new: Sequence[Run], step: Mapping[str, object]) -> dict[str, object]:
+def _target(base: Sequence[Run], new: Sequence[Run], step: Mapping[str, Any]) -> dict[str, Any]:
     """Ratio to the target: the level's step time over a computed constant, so it is described, not judged."""
-    level = float(str(step["running_req"]))
+    level = step["running_req"]
     target = [float(np.exp(np.nanmean(np.log(values(runs, "target_step_s", [level]))))) for runs in (base, new)]
-    ratio = [float(str(step["base"])) / target[0], float(str(step["new"])) / target[1]]
-    log_ratio = float(str(step["log_ratio"])) - (math.log(target[1]) - math.log(target[0]))
-    found = Estimate(log_ratio, *(float(str(step[name])) for name in ("se", "dof", "common_frac")))
+    ratio = [step["base"] / target[0], step["new"] / target[1]]
+    log_ratio = step["log_ratio"] - (math.log(target[1]) - math.log(target[0]))
+    found = Estimate(log_ratio, step["se"], step["dof"], step["common_frac"])
     return _row("ratio_to_target", level, ratio, "1", found, is_judged=False)
 
 
 def _row(
     kind: str, level: float, middle: Sequence[float], unit: str, found: Estimate, *, is_judged: bool = True
-) -> dict[str, object]:
+) -> dict[str, Any]:
     return {"kind": kind, "running_req": level, "base": middle[0], "new": middle[1], "unit": unit,
             "log_ratio": found.log_ratio, "se": found.se, "dof": found.dof, "common_frac": found.common_frac,
             "is_judged": is_judged}

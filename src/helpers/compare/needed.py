@@ -11,6 +11,7 @@ from scipy.special import chdtri, ndtri, stdtrit
 
 from helpers.compare.scatter import POOLED_DOF, RUN_TO_RUN_FRAC, STATED_DOF, stated_common_dof
 from helpers.compare.sides import Run, values
+from helpers.compare.words import percent
 
 POWER = 0.9
 """Probability with which a true change of the printed minimum is called worse or better. Not the usual 0.8: a change
@@ -22,11 +23,6 @@ that happens to be small would otherwise print a minimum that is not kept."""
 
 MAX_REPEATS = 200
 """Beyond this many runs a side the answer is that repeats will not do."""
-
-
-def percent(frac: float) -> str:
-    """Write a share in percent, to three figures at most: "3 %"."""
-    return f"{100 * frac:.3g} %"
 
 
 def critical(alpha: float, dof: np.ndarray | float) -> np.ndarray:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from helpers.compare.effects import Effects
-from helpers.compare.needed import percent
 from helpers.compare.scatter import RUN_TO_RUN_FRAC
 from helpers.compare.validity import Validity
+from helpers.compare.words import percent, quantity
 from helpers.display import level_key
 
 SAID = ("worse", "better", "cannot_tell", "same")
@@ -35,12 +35,14 @@ class Overall:
     is_mixed : bool
         Some rows are worse and some better.
     sentence : str
-        The verdict with its rows.
+        What must be known of the inputs, and the rows of each verdict.
     n_unknown : int
         Judged rows that are cannot_tell.
     exit_code : int
         What a gate does: 1 where any row is worse; 0 where every level excludes a loss beyond the threshold, and none
         of the base is lost (``Effects.lost``); else 2. The gate alone treats gains and losses unlike.
+    needed : str
+        How many runs would tell the rows that cannot; "" where that is not known or nothing is open.
     """
 
     verdict: str
@@ -48,6 +50,7 @@ class Overall:
     sentence: str
     n_unknown: int = 0
     exit_code: int = CANNOT_TELL
+    needed: str = ""
 
 
 def overall(effects: Effects, validity: Validity | None = None) -> Overall:
@@ -71,15 +74,16 @@ def overall(effects: Effects, validity: Validity | None = None) -> Overall:
     unknown = judged[judged["verdict"] == "cannot_tell"]
     is_mixed = {"worse", "better"} <= found
     verdict = "mixed" if is_mixed else next(v for v in SAID if v in found)
-    parts = [f"{v.replace('_', ' ')}: {_names(judged[judged['verdict'] == v])}" for v in SAID if v in found]
-    sentence = ("Some rows are worse and some better. " if is_mixed else "") + "; ".join(parts) + "."
-    sentence = _inputs(effects) + sentence[0].upper() + sentence[1:] + _to_tell(unknown, effects)
+    parts = [f"{v.replace('_', ' ').capitalize()}: {_names(judged[judged['verdict'] == v])}." for v in SAID
+             if v in found]
+    sentence = _inputs(effects) + ("Some rows are worse and some better. " if is_mixed else "") + " ".join(parts)
+    to_tell = _to_tell(unknown, effects)
     if validity is not None and validity.verdict == "not_comparable":
         sentence = f"{validity.sentence} The rows, for what they are: {sentence[0].lower()}{sentence[1:]}"
-        return Overall("cannot_tell", is_mixed, sentence, len(unknown), CANNOT_TELL)
+        return Overall("cannot_tell", is_mixed, sentence, len(unknown), CANNOT_TELL, to_tell)
     excluded = judged.loc[judged["kind"].isin(LEVEL_KINDS), "is_loss_excluded"]
     code = REGRESSED if "worse" in found else PASS if excluded.all() and not effects.lost else CANNOT_TELL
-    return Overall(verdict, is_mixed, sentence, len(unknown), code)
+    return Overall(verdict, is_mixed, sentence, len(unknown), code, to_tell)
 
 
 def _inputs(effects: Effects) -> str:
@@ -88,7 +92,7 @@ def _inputs(effects: Effects) -> str:
         f"Of the new runs {effects.n_shared} stand on the base side too. " if effects.n_shared else "")
     if effects.lost:
         levels = ", ".join(level_key(level) for level in effects.lost)
-        said += f"The new side has no step time at {levels}, which the base has: nothing is known of them. "
+        said += f"The new side has no step time at N={levels}, which the base has: nothing is known of them. "
     return said
 
 
@@ -104,15 +108,12 @@ def _to_tell(unknown: pd.DataFrame, effects: Effects) -> str:
     scatter = percent(RUN_TO_RUN_FRAC)
     why = f" where two runs differ by {scatter}, fewer where by less (start with 3)" if is_single else ""
     said = [] if math.isnan(runs) else [f"{runs:.0f} runs on either side are needed{why}"]
-    said += [f"no sensible number of runs can for {_names(never)}"] if len(never) else []
+    said += [f"for {_names(never)} no sensible number of runs would do"] if len(never) else []
     change = percent(effects.threshold_frac)
     start = (f"Single runs cannot be shown to be the same within {change}" if is_single
              else f"To tell a change of {change} from none at every level")
-    return f" {start}: {', '.join(said)}." if said else ""
+    return f"{start}: {'; '.join(said)}." if said else ""
 
 
 def _names(rows: pd.DataFrame) -> str:
-    levels: dict[str, list[str]] = {}
-    for kind, level in zip(rows["kind"], rows["running_req"], strict=True):
-        levels.setdefault(kind, []).extend([] if math.isnan(level) else [level_key(level)])
-    return ", ".join(kind.replace("_", " ") + (f" at {', '.join(at)}" if at else "") for kind, at in levels.items())
+    return "; ".join(quantity(str(kind), *of_kind["running_req"]) for kind, of_kind in rows.groupby("kind", sort=False))

@@ -16,6 +16,7 @@ from helpers.compare.needed import POWER, critical, margin
 from helpers.compare.shares import MIN_LEVELS, Shares
 from helpers.compare.sides import common_levels, values
 from helpers.compare.verdicts import FAMILY_ERROR, holm, two_sided
+from helpers.compare.words import QUANTITIES, effect, percent
 from helpers.display import level_key
 
 LOG_ODDS_MARGIN = 2 * math.log(10)
@@ -32,10 +33,10 @@ thresholds, as keys and values are a part of it only."""
 
 MOVED = ("worse", "better")
 
-PARAMETERS = {"fixed_cost": "the fixed cost of a step", "per_request": "the cost per request"}
-"""Kind of a row -> its name in a sentence, in the order of the design's columns."""
+PARAMETERS = ("fixed_cost", "per_request")
+"""Kinds of rows in the order of the design's columns."""
 
-COLUMNS = ["term", "running_req", "effect_frac", "p", "mdc_frac", "chi2"]
+COLUMNS = ["term", "running_req", "effect_frac", "row_lo_frac", "row_hi_frac", "p", "mdc_frac", "chi2"]
 
 Row = Mapping[Any, Any]
 
@@ -53,9 +54,9 @@ class Term:
     sentence : str
         The finding with its numbers.
     evidence : DataFrame
-        One row per explanation: term, running_req, effect_frac (beside the other terms), p (of one_level: Holm over the
-        levels), mdc_frac (change that would be named so with a probability of `POWER`), chi2 (of the levels when this
-        explanation is the only one).
+        One row per explanation: term, running_req, effect_frac (beside the other terms), row_lo_frac and row_hi_frac (at
+        ``Effects.confidence``), p (of one_level: Holm over the levels), mdc_frac (change that would be named so with a
+        probability of `POWER`), chi2 (of the levels when this explanation is the only one).
     """
 
     name: str
@@ -87,8 +88,8 @@ def which_term(effects: Effects) -> Term:
     name, level, sentence = _of_step(effects, step, parameters, found)
     if accept:
         far = max(accept, key=lambda row: abs(row["log_ratio"]))
-        text = (f"Tokens accepted per round moved by {far['effect_frac']:+.1%} at level "
-                f"{level_key(far['running_req'])}, the most of {len(accept)} levels.")
+        of = f", the most of {len(accept)} levels" if len(accept) > 1 else ""
+        text = f"Accepted tokens per round moved by {effect(far)} at N={level_key(far['running_req'])}{of}."
         alone = name in ("none", "cannot_tell") and not _moved(step)
         return Term("acceptance" if alone or name == "cannot_tell" else f"{name} and acceptance", level,
                     text if alone else f"{text} {sentence}", evidence)
@@ -117,23 +118,22 @@ def _of_step(
         return _of_parameters(effects, _moved(parameters))
     alone = _one_level(effects, step, of_level, min(chi2[kind] for kind in PARAMETERS))
     if alone is not None:
-        level, effect = alone["running_req"], alone["effect_frac"]
-        return "one_level", level, (f"Level {level_key(level)} alone moved, by {effect:+.1%} against the law of the "
-                                    "other levels; fixed cost and cost per request without it did not.")
+        level = alone["running_req"]
+        return "one_level", level, (f"Level N={level_key(level)} alone moved, by {effect(alone)} against the law of "
+                                    "the other levels; fixed cost and cost per request without it did not.")
     return "cannot_tell", math.nan, ("Levels moved, but fixed cost, cost per request and single levels explain them "
                                      "about as well: the term cannot be told.")
 
 
 def _of_parameters(effects: Effects, parameters: Sequence[Row]) -> tuple[str, float, str]:
-    said = [f"{PARAMETERS[row['kind']]} moved by {row['effect_frac']:+.1%} [{row['row_lo_frac']:+.1%}, "
-            f"{row['row_hi_frac']:+.1%}]" for row in parameters]
+    said = [f"the {QUANTITIES[row['kind']]} moved by {effect(row)}" for row in parameters]
     names, text = [row["kind"] for row in parameters], " and ".join(said)
     context = _context_log_ratio(effects)
     if "per_request" in names and abs(context) > math.log1p(CONTEXT_FRAC):
         slope = next(row["log_ratio"] for row in parameters if row["kind"] == "per_request")
         if slope * context > 0:
             names[names.index("per_request")] = "context"
-            text += (f"; the mean context moved by {math.expm1(context):+.1%}, which may be all of it: "
+            text += (f"; the mean context moved by {percent(math.expm1(context), sign=True)}, which may be all of it: "
                      "repeat at the same context to tell")
     return " and ".join(names), math.nan, text[0].upper() + text[1:] + "."
 
@@ -174,7 +174,8 @@ def _evidence(effects: Effects, step: Sequence[Row], parameters: Sequence[Row]) 
     for i, row in enumerate(parameters):
         column = shares.design[:, [i]]
         clear = _told_apart(column, [units[:, [k]] for k in range(len(units))], variance)
-        table.append({"term": row["kind"], "effect_frac": row["effect_frac"], "p": row["p_holm"],
+        table.append({"term": row["kind"], "p": row["p_holm"],
+                      **{name: row[name] for name in ("effect_frac", "row_lo_frac", "row_hi_frac")},
                       "mdc_frac": math.expm1(max(_called(effects, row), clear)),
                       "chi2": _chi2(log_ratio, variance, column)})
     table.append({"term": " and ".join(PARAMETERS), "chi2": _chi2(log_ratio, variance, shares.design)})
@@ -228,6 +229,7 @@ def _alone(
     found = [effects.step.contrast(shares.levels, shares.weights(i)[2]) for i in range(len(units))]
     d, se, dof = (np.array([getattr(f, name) for f in found]) for name in ("log_ratio", "se", "dof"))
     adjusted = holm(two_sided(d, se, dof))
+    own = critical(alpha, dof) * se
     off_law = (critical(alpha / len(units), dof) + margin(STEP_POWER, dof)) * se
     of_step = {row["running_req"]: row for row in step}
     rivals = [shares.design[:, [k]] for k in (0, 1)]
@@ -236,6 +238,7 @@ def _alone(
         unit = units[:, [i]]
         least = max(off_law[i], _called(effects, of_step[level]), _told_apart(unit, rivals, variance))
         rows.append({"term": "one_level", "running_req": level, "effect_frac": math.expm1(d[i]),
+                     "row_lo_frac": math.expm1(d[i] - own[i]), "row_hi_frac": math.expm1(d[i] + own[i]),
                      "p": float(adjusted[i]), "mdc_frac": math.expm1(least),
                      "chi2": _chi2(log_ratio, variance, unit)})
     return rows

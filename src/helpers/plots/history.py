@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from helpers.compare import words
 from helpers.display import show
 from helpers.plots import style
 
@@ -50,7 +51,7 @@ def history_panels(
         _panel(figure, row, entry, name, threshold_frac)
     figure.update_xaxes(title={"text": "time of the run"}, row=len(drawn))
     return style.finish(figure, title, subtitle, [
-        "each against its first segment", f"grey band: ±{100 * threshold_frac:g} % about the segment before",
+        "each against its first segment", f"grey band: ±{words.percent(threshold_frac)} about the segment before",
         "whiskers: 95 % interval of the run itself"])
 
 
@@ -98,5 +99,5 @@ def _panel(figure: go.Figure, row: int, entry: Mapping[str, Any], name: str, thr
 
 
 def _effect(change: Mapping[str, Any]) -> str:
-    ends = f"{100 * change['lo_frac']:+.1f}, {100 * change['hi_frac']:+.1f}"
-    return f"{'worse' if change['is_worse'] else 'better'} {100 * change['effect_frac']:+.1f} % [{ends}]"
+    said = words.change(change["effect_frac"], change["lo_frac"], change["hi_frac"])
+    return f"{'worse' if change['is_worse'] else 'better'} {said}"

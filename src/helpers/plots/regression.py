@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from helpers.compare.words import effect, percent, quantity
 from helpers.display import level_key, show
 from helpers.plots import style
 
@@ -18,8 +19,6 @@ VERDICT_MARKS: dict[str, tuple[str, str]] = {
     "cannot_tell": (style.BASELINE, "circle-open"),
 }
 """Verdict of a row -> (colour, symbol)."""
-
-NAMES = {"fixed_cost": "fixed cost", "per_request": "per request", "accept_len": "tokens per round"}
 
 LINE_POINTS = 60
 
@@ -49,27 +48,26 @@ def effects_by_row(rows: pd.DataFrame, *, threshold_frac: float, title: str = ""
         part = judged[judged["verdict"] == verdict]
         if part.empty:
             continue
-        effect, lo, hi = (part[name].to_numpy(float) for name in ("effect_frac", "row_lo_frac", "row_hi_frac"))
+        middle, lo, hi = (part[name].to_numpy(float) for name in ("effect_frac", "row_lo_frac", "row_hi_frac"))
         figure.add_trace(
             go.Scatter(
-                x=part["name"], y=effect, mode="markers", name=verdict.replace("_", " "),
+                x=part["name"], y=middle, mode="markers", name=verdict.replace("_", " "),
                 marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2, "color": colour}},
-                error_y=style.whiskers(effect, lo, hi, colour),
+                error_y=style.whiskers(middle, lo, hi, colour),
                 customdata=np.column_stack([
                     [show(v, u) for v, u in zip(part["base"], part["unit"], strict=True)],
                     [show(v, u) for v, u in zip(part["new"], part["unit"], strict=True)],
-                    [f"{v:+.1%}" for v in lo], [f"{v:+.1%}" for v in hi],
-                    [f"{v:.1%}" for v in part["mdc_frac"].to_numpy(float)],
+                    [effect(row) for row in part.to_dict("records")],
+                    [percent(v) for v in part["mdc_frac"].to_numpy(float)],
                 ]),
-                hovertemplate="%{x}<br>%{customdata[0]} to %{customdata[1]}: %{y:+.1%} [%{customdata[2]}, "
-                              "%{customdata[3]}]<br>least change that would be seen %{customdata[4]}"
-                              "<extra>%{fullData.name}</extra>",
+                hovertemplate="%{x}<br>%{customdata[0]} to %{customdata[1]}: %{customdata[2]}<br>least change that "
+                              "would be seen %{customdata[3]}<extra>%{fullData.name}</extra>",
             )
         )
     figure.update_xaxes(title={"text": "level [req], parameter"}, type="category", categoryorder="array",
                         categoryarray=list(judged["name"]))
     figure.update_yaxes(style.percent_axis("new over base"))
-    notes = ["whiskers: interval of each row", f"grey band: changes within {100 * threshold_frac:.3g} %"]
+    notes = ["whiskers: interval of each row", f"grey band: changes within {percent(threshold_frac)}"]
     return style.finish(figure, title or _finding(judged), subtitle, notes)
 
 
@@ -123,10 +121,7 @@ def both_laws(
 
 
 def _name(kind: str, level: float) -> str:
-    if kind == "step":
-        return level_key(level)
-    name = NAMES.get(kind, kind.replace("_", " "))
-    return f"{name} at {level_key(level)}" if np.isfinite(level) else name
+    return level_key(level) if kind == "step" else quantity(kind, level)
 
 
 def _finding(judged: pd.DataFrame) -> str:

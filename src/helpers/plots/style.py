@@ -143,7 +143,7 @@ def request_axis(title: str = "running requests", **more: object) -> dict[str, o
 
 def percent_axis(title: str, **more: object) -> dict[str, object]:
     """Axis of a fraction shown in percent."""
-    return {"title": {"text": f"{title} [%]"}, "tickformat": "+.3~%", **more}
+    return {"title": {"text": f"{title} [%]"}, "tickformat": ".3~%", **more}
 
 
 def whiskers(value: np.ndarray, lo: np.ndarray, hi: np.ndarray, colour: str) -> dict[str, object]:

@@ -135,7 +135,7 @@ def compare(
         "phases": phases.to_dict("records"),
         "checks": [],
         "overall": {"verdict": found.verdict, "is_mixed": found.is_mixed, "n_unknown": found.n_unknown,
-                    "sentence": found.sentence},
+                    "sentence": found.sentence, "needed": found.needed},
         "exit_code": found.exit_code,
         "notes": list(dict.fromkeys(notes)),
         "run": {"command": command,
@@ -225,7 +225,7 @@ def _without_rows(base: Side, new: Side, validity: Validity) -> Overall:
     else:
         seen = [", ".join(level_key(level) for level in sorted({n for run in side.runs for n in run.step_s}))
                 for side in (base, new)]
-        reason = f"no level was seen on both sides (base {seen[0]}; new {seen[1]})"
+        reason = f"no level was seen on both sides (base N={seen[0]}; new N={seen[1]})"
     if validity.verdict == "not_comparable":
         reason = f"{validity.sentence} Besides, {reason}"
     return Overall("cannot_tell", False, f"{reason[0].upper()}{reason[1:]}.")

@@ -8,26 +8,20 @@ from typing import Any
 
 import pandas as pd
 
+from helpers.compare.words import effect, percent, quantity
 from helpers.display import level_key, show
 
 VERDICT_WORDS = {"worse": "worse", "better": "better", "mixed": "mixed, worse and better", "same": "same",
                  "cannot_tell": "cannot tell", "described": "described"}
 
-QUANTITIES = {"step": "step", "accept_len": "accepted tokens per round", "fixed_cost": "fixed cost",
-              "per_request": "cost per request", "asymptote": "asymptote", "ratio_to_target": "step over target"}
-"""Kind of a row -> what a reader calls it."""
-
 
 def answer(card: Mapping[str, Any]) -> str:
-    """Return verdict, validity and term, a sentence a line."""
-    found = card["overall"]
-    verdict = VERDICT_WORDS[found["verdict"]]
-    lines = [f"Verdict: {verdict}, for changes of more than {percent(card['threshold_frac'])}. {found['sentence']}"]
-    if card["validity"]["sentence"] not in found["sentence"]:
-        lines.append(card["validity"]["sentence"])
-    if card["term"]["sentence"]:
-        lines.append(card["term"]["sentence"])
-    return "\n".join(lines)
+    """Return three lines: verdict with its rows and the term that moved; validity; what would tell more."""
+    found, validity = card["overall"], card["validity"]["sentence"]
+    first = (f"Verdict: {VERDICT_WORDS[found['verdict']]}, for changes of more than "
+             f"{percent(card['threshold_frac'])}. {found['sentence']} {card['term']['sentence']}")
+    return "\n".join(filter(None, [first.rstrip(), "" if validity in found["sentence"] else validity,
+                                   found["needed"]]))
 
 
 def rows_frame(card: Mapping[str, Any]) -> pd.DataFrame:
@@ -80,10 +74,11 @@ def _rounded(value: Any) -> str:
 
 def rows_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """Return every row: both sides with units, effect with the interval of the row alone, verdict, what can be seen."""
+    heading = interval_heading(card)
     rows = [
         {
-            "quantity": quantity(row), "base": show(row["base"], row["unit"]), "new": show(row["new"], row["unit"]),
-            "effect [interval]": effect(row), "verdict": VERDICT_WORDS.get(row["verdict"], row["verdict"]),
+            "quantity": quantity(row["kind"], row["running_req"]), "base": show(row["base"], row["unit"]),
+            "new": show(row["new"], row["unit"]), heading: effect(row), "verdict": VERDICT_WORDS[row["verdict"]],
             "least change that would be seen": "" if row["mdc_frac"] is None else percent(row["mdc_frac"]),
             f"to see {percent(card['threshold_frac'])}": still_needed(row),
         }
@@ -92,40 +87,23 @@ def rows_table(card: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def interval_heading(card: Mapping[str, Any]) -> str:
+    """Head a column of changes with the confidence of their intervals."""
+    return f"change [{percent(card['confidence'])} interval]"
+
+
 def still_needed(row: Mapping[str, Any]) -> str:
     """Return the first clause of what would tell a row that cannot: the reasons behind it are the same in every row."""
     needed = (row["needed"] or "") if row["verdict"] == "cannot_tell" else ""
     return needed.partition(":")[0].partition(";")[0]
 
 
-def quantity(row: Mapping[str, Any]) -> str:
-    """Name a row: "step at 16 req", "cost per request"."""
-    name = QUANTITIES.get(row["kind"], str(row["kind"]).replace("_", " "))
-    level = row["running_req"]
-    return name if level is None or not math.isfinite(level) else f"{name} at {level_key(level)} req"
-
-
-def effect(row: Mapping[str, Any]) -> str:
-    """Write new against base with the row's own interval: "+5.1 % [+2.0, +8.3]"."""
-    if row["effect_frac"] is None:
-        return "unknown"
-    ends = [row["row_lo_frac"], row["row_hi_frac"]]
-    text = percent(row["effect_frac"], sign=True)
-    return text if None in ends else f"{text} [{', '.join(percent(e, sign=True)[:-2] for e in ends)}]"
-
-
-def percent(frac: float, *, sign: bool = False) -> str:
-    """Write a share in percent: one decimal below 10 % where there is one, "+5.1 %" with ``sign``."""
-    value = 100 * frac
-    value = value if abs(value) >= 0.05 else 0.0  # no "-0.0"
-    text = f"{value:.0f}" if abs(value) >= 100 or abs(value - round(value)) < 1e-9 else f"{value:.1f}"
-    return f"{'+' if sign and value > 0 else ''}{text} %"
-
-
 def differences_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """Return what differs between the two servers, or is stated on one side only."""
     columns = ["key", "base", "new", "kind", "status"]
-    return pd.DataFrame(card["validity"]["differences"], columns=columns).fillna("not stated")
+    rows = [{name: "not stated" if row[name] is None else row[name] for name in columns}
+            for row in card["validity"]["differences"]]
+    return pd.DataFrame(rows, columns=columns, dtype=object)  # 4 stays 4 beside what is not stated
 
 
 def inputs_table(card: Mapping[str, Any]) -> pd.DataFrame:
@@ -157,14 +135,18 @@ def phases_table(card: Mapping[str, Any]) -> pd.DataFrame:
 
 def evidence_table(card: Mapping[str, Any]) -> pd.DataFrame:
     """Return the explanations that were held against the levels, the best first."""
+    columns = ["what moved", interval_heading(card), "chi-squared of the levels"]
     rows = [
-        {"what moved": str(row["term"]).replace("_", " "),
-         "at": "" if row["running_req"] is None else f"{level_key(row['running_req'])} req",
-         "effect": "" if row["effect_frac"] is None else percent(row["effect_frac"], sign=True),
-         "chi-squared of the levels": show(row["chi2"])}
+        (_explanation(row), "" if row["effect_frac"] is None else effect(row), show(row["chi2"]))
         for row in sorted(card["term"]["evidence"], key=lambda row: row["chi2"])
     ]
-    return pd.DataFrame(rows, columns=["what moved", "at", "effect", "chi-squared of the levels"])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _explanation(row: Mapping[str, Any]) -> str:
+    if row["term"] == "one_level":
+        return f"the level N={level_key(row['running_req'])} alone"
+    return " and ".join(quantity(kind) for kind in str(row["term"]).split(" and "))
 
 
 def notes_reading(card: Mapping[str, Any]) -> str:
@@ -179,7 +161,7 @@ def pooled_reading(card: Mapping[str, Any]) -> str:
         return "There is no level on both sides."
     mean_frac = math.expm1(sum(row["log_ratio"] for row in steps) / len(steps))
     ends = [min(steps, key=lambda row: row["effect_frac"]), max(steps, key=lambda row: row["effect_frac"])]
-    said = " to ".join(f"{percent(row['effect_frac'], sign=True)} at {level_key(row['running_req'])} req"
+    said = " to ".join(f"{percent(row['effect_frac'], sign=True)} at N={level_key(row['running_req'])}"
                        for row in ends)
     return (f"The mean over the levels is {percent(mean_frac, sign=True)}; the levels themselves span {said}. The "
             "verdict rests on the levels, never on their mean.")

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
+
+from helpers.compare.words import effect, percent, quantity
 from helpers.display import show
-from helpers.regression.describe import VERDICT_WORDS, effect, percent, quantity, shown_path, still_needed
+from helpers.regression.describe import VERDICT_WORDS, differences_table, rows_table, shown_path
 
 Card = Mapping[str, Any]
 
@@ -32,7 +35,7 @@ NAME = "rooflog compare"
 
 
 def to_markdown(cards: Card | Sequence[Card]) -> str:
-    """Return the job summary: verdict, validity, what moved, every row; differences, inputs and notes folded.
+    """Return the job summary: verdict, what moved, validity, what is needed, every row; all else is folded.
 
     Parameters
     ----------
@@ -78,20 +81,18 @@ def _side(card: Card, side: str) -> str:
 
 
 def _summary(card: Card, name: str) -> str:
-    verdict = VERDICT_WORDS.get(card["overall"]["verdict"], card["overall"]["verdict"])
-    threshold = percent(card["threshold_frac"])
     lines = [
-        f"## {GATE_WORDS[card['exit_code']]}: {markdown(verdict)}", "",
-        f"{markdown(name)}, changes of more than {threshold}. {markdown(card['overall']['sentence'])}", "",
-        f"**Validity:** {markdown(card['validity']['sentence'])}", "",
+        f"## {GATE_WORDS[card['exit_code']]}: {VERDICT_WORDS[card['overall']['verdict']]}", "",
+        f"{markdown(name)}, changes of more than {percent(card['threshold_frac'])}. "
+        f"{markdown(card['overall']['sentence'])}", "",
     ]
-    if card["term"]["sentence"]:
-        lines += [f"**What moved:** {markdown(card['term']['sentence'])}", ""]
-    lines += _rows(card, threshold)
-    lines += _folded("Configuration differences", _table(
-        ["setting", "base", "new", "kind", "status"],
-        [[d["key"], _stated(d["base"]), _stated(d["new"]), d["kind"], d["status"]]
-         for d in card["validity"]["differences"]]), len(card["validity"]["differences"]))
+    for head, said in (("What moved", card["term"]["sentence"]), ("Validity", card["validity"]["sentence"]),
+                       ("To tell more", card["overall"]["needed"])):
+        lines += [f"**{head}:** {markdown(said)}", ""] if said else []
+    if card["rows"]:
+        lines += [*_frame(rows_table(card)), ""]
+    differences = differences_table(card)
+    lines += _folded("Configuration differences", _frame(differences), len(differences))
     inputs = [[side, entry["path"], entry["how"],
                "" if entry["server_life"] is None else entry["server_life"], entry["n_levels"],
                " ".join(entry["log_sha256"])] for side in ("base", "new") for entry in card[side]["inputs"]]
@@ -101,16 +102,8 @@ def _summary(card: Card, name: str) -> str:
     return "\n".join(lines)
 
 
-def _rows(card: Card, threshold: str) -> list[str]:
-    if not card["rows"]:
-        return []
-    interval = f"change [{percent(card['confidence'])} interval]"
-    rows = [[quantity(row), show(row["base"], row["unit"]), show(row["new"], row["unit"]), effect(row),
-             VERDICT_WORDS.get(row["verdict"], row["verdict"]),
-             "" if row["mdc_frac"] is None else percent(row["mdc_frac"]),
-             still_needed(row)] for row in card["rows"]]
-    heads = ["", "base", "new", interval, "verdict", "least change that would be seen", f"to see {threshold}"]
-    return [*_table(heads, rows), ""]
+def _frame(frame: pd.DataFrame) -> list[str]:
+    return _table(list(frame.columns), frame.to_numpy().tolist())
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -128,10 +121,6 @@ def _left_out(n: int) -> list[str]:
 
 def _folded(title: str, lines: Sequence[str], n: int) -> list[str]:
     return [f"<details><summary>{title} ({n})</summary>", "", *lines, "", "</details>", ""] if n else []
-
-
-def _stated(value: Any) -> Any:
-    return "not stated" if value is None else value
 
 
 def markdown(text: object) -> str:
@@ -153,18 +142,20 @@ def _printed(text: str) -> str:
 def _suite(card: Card, name: str) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", {"name": _printed(f"{NAME}: {name}")})
     comparable = card["validity"]["verdict"] != "not_comparable"
-    words = f"{VERDICT_WORDS.get(card['overall']['verdict'], '')}: {card['overall']['sentence']}"
-    _case(suite, "verdict", "overall", {0: "same", 1: "worse"}.get(card["exit_code"], "cannot_tell"), words)
+    found = card["overall"]
+    _case(suite, "verdict", "overall", {0: "same", 1: "worse"}.get(card["exit_code"], "cannot_tell"),
+          f"{VERDICT_WORDS[found['verdict']]}: {found['sentence']} {found['needed']}".rstrip())
     _case(suite, "validity", "validity", "same" if comparable else "cannot_tell", card["validity"]["sentence"])
     for row in card["rows"]:
         if not row["is_judged"]:
             continue
-        said = (f"{VERDICT_WORDS.get(row['verdict'], row['verdict'])}: {show(row['base'], row['unit'])} to "
+        said = (f"{VERDICT_WORDS[row['verdict']]}: {show(row['base'], row['unit'])} to "
                 f"{show(row['new'], row['unit'])}, {effect(row)}, for changes of more than "
                 f"{percent(card['threshold_frac'])}")
         said += f"; needed: {row['needed']}" if row["needed"] and row["verdict"] == "cannot_tell" else ""
         said += "" if comparable else "; the sides are not comparable"
-        _case(suite, quantity(row), row["kind"], row["verdict"] if comparable else "cannot_tell", said)
+        _case(suite, quantity(row["kind"], row["running_req"]), row["kind"],
+              row["verdict"] if comparable else "cannot_tell", said)
     suite.attrib |= _count(suite)
     return suite
 

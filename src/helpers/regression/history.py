@@ -16,9 +16,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from helpers import compare, scorecard
-from helpers.compare import THRESHOLD_FRAC
+from helpers.compare import THRESHOLD_FRAC, words
 from helpers.compare.changes import FALSE_ALARM, MIN_SERIES, Changes, find_changes, same_time
-from helpers.display import level_key
 from helpers.regression import past_runs
 from helpers.regression.gather import stored_levels
 from helpers.regression.inputs import RUN_FILE
@@ -31,6 +30,10 @@ COLUMNS = ("configuration", "quantity", "running_req", "unit", "when", "clock", 
 QUANTITIES = {"step_s": "s", "accept_len": "tok", "intercept_s": "s", "slope_s_per_req": "s/req",
               "asymptote_tok_per_s": "tok/s"}
 """Series of a configuration -> unit; the first two have one of each level."""
+
+KINDS = {"step_s": "step", "accept_len": "accept_len", "intercept_s": "fixed_cost", "slope_s_per_req": "per_request",
+         "asymptote_tok_per_s": "asymptote"}
+"""Series -> kind of a row of a comparison, which has the same name for a reader."""
 
 GROWS_WELL = ("accept_len", "asymptote_tok_per_s")
 
@@ -212,8 +215,8 @@ def _sentence(found: Changes, changes: Sequence[Mapping[str, Any]]) -> str:
     for change in changes:
         old, new = change["engine_versions"]
         version = f", engine {old} to {new}" if old and new and old != new else ""
-        said.append(f"{change['effect_frac']:+.1%} [{change['lo_frac']:+.1%}, {change['hi_frac']:+.1%}] at "
-                    f"{Path(change['run']).name}{version}")
+        effect = words.change(change["effect_frac"], change["lo_frac"], change["hi_frac"])
+        said.append(f"{effect} at {Path(change['run']).name}{version}")
     return f"Changed by {'; '.join(said)}."
 
 
@@ -230,11 +233,8 @@ def _notes(points: pd.DataFrame) -> list[str]:
 
 
 def series_name(entry: Mapping[str, Any]) -> str:
-    """Return what a reader calls a series: "step at 16 req"."""
-    names = {"step_s": "step", "accept_len": "accepted tokens per round", "intercept_s": "fixed cost",
-             "slope_s_per_req": "cost per request", "asymptote_tok_per_s": "asymptote"}
-    name, level = names[entry["quantity"]], entry["level"]
-    return name if level is None or math.isnan(level) else f"{name} at {level_key(level)} req"
+    """Return what a reader calls a series: "step at N=16"."""
+    return words.quantity(KINDS[entry["quantity"]], entry["level"])
 
 
 def _verdict(series: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from helpers import plots
+from helpers.compare.words import percent
 from helpers.display import show
 from helpers.plots.history import history_panels
-from helpers.regression.describe import VERDICT_WORDS, percent
+from helpers.regression.describe import VERDICT_WORDS
 from helpers.regression.history import series_name
-from helpers.report import POLICY, STYLE
-from helpers.report.figures import title_of
-
-TOP_PX = 28
-"""Space above the first panel, for its name; plotly's tool bar stands upright in the right margin."""
+from helpers.report.figures import place
+from helpers.report.page import document
 
 TABLE_STYLE = """.history th:nth-child(-n+3), .history td:nth-child(-n+3) { text-align: left; }
 .history td:first-child { white-space: normal; min-width: 6rem; } .history td.said { min-width: 11rem; }"""
@@ -47,6 +46,7 @@ def history_page(card: Mapping[str, Any]) -> str:
     card : mapping
         From `history.history_card`.
     """
+    figures: list[str] = []
     title = f"History of runs, changes of more than {percent(card['threshold_frac'])}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for i, found in enumerate(card["configurations"]):
@@ -54,34 +54,14 @@ def history_page(card: Mapping[str, Any]) -> str:
         parts += [f"<h2>{html.escape(found['words'])}</h2>",
                   f'<div class="answer{bad}"><p><strong>{html.escape(VERDICT_WORDS[found["verdict"]])}</strong>: '
                   f"{html.escape(found['sentence'])}</p></div>", _table(card, i)]
-        parts.append(_figure(card, i))
+        parts.append(place(json.loads(history_figure(card, i).to_json()), figures))
     if card["notes"]:
         parts.append("".join(f"<p>{html.escape(note)}.</p>" for note in card["notes"]))
     if card["left_out"]:
         rows = "".join(f"<dt>{html.escape(entry['run'])}</dt><dd>{html.escape(entry['why'])}</dd>"
                        for entry in card["left_out"])
         parts.append(f"<h2>Left out ({len(card['left_out'])})</h2><dl>{rows}</dl>")
-    return "\n".join([
-        "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title><style>{STYLE}{TABLE_STYLE}</style></head><body>", *parts,
-        "</body></html>", "",
-    ])
-
-
-def _figure(card: Mapping[str, Any], configuration: int) -> str:
-    """Return figure and caption; the caption is text of the page, as plotly cuts a title wider than the page."""
-    figure = history_figure(card, configuration)
-    finding, below = title_of(figure.to_plotly_json()["layout"])
-    height = figure.layout.height - figure.layout.margin.t + TOP_PX
-    figure.update_layout(title=None, margin={"t": TOP_PX}, height=height)
-    figure.layout.template.layout.width = None  # as wide as the page
-    # one copy of plotly.js; its to_html writes < as \\u003c
-    markup = figure.to_html(full_html=False, include_plotlyjs=not configuration,
-                            config={"responsive": True, "displaylogo": False})
-    return (f'<figure class="plot"><figcaption><strong>{html.escape(finding)}</strong> '
-            f'<small>{html.escape(below)}</small></figcaption><div class="figure">{markup}</div></figure>')
+    return b"".join(document(title, parts, figures, TABLE_STYLE)).decode()
 
 
 def _table(card: Mapping[str, Any], configuration: int) -> str:

@@ -136,7 +136,7 @@ def _first_stamp(path: str) -> datetime | None:
         with TemporaryDirectory() as folder:
             head = Path(folder) / "head.log"
             head.write_bytes(next(FileReader(path, chunk_bytes=HEAD_BYTES).chunks()).text)
-            log = ingest.read_log(head)
+            log = ingest.read_log(head, cache=False)  # it has another name each time
     except (LogFormatError, StopIteration):  # no statistic in it: the time of the analysis stands in
         return None
     stamps = pd.concat([log.samples["ts"], log.events["ts"]]).dropna()

@@ -17,24 +17,17 @@ from helpers import scorecard
 from helpers.report.cells import SAMPLE_PARAGRAPH
 from helpers.report.figures import PLOTLY_MIME
 from helpers.report.markup import is_plain_markup
-from helpers.report.page import pieces, render, style
+from helpers.report.page import pieces, render
 from helpers.report.summary import FILE_NAME as SUMMARY_NAME
 from helpers.report.summary import summarise
 from helpers.schema import LogFormatError
 
-__all__ = ["CARD_FILES", "FILE_NAME", "PLOTLY_MIME", "POLICY", "SAMPLE_PARAGRAPH", "STYLE", "SUMMARY_NAME",
-           "is_plain_markup", "render", "summarise", "write_report"]
+__all__ = ["CARD_FILES", "FILE_NAME", "PLOTLY_MIME", "SAMPLE_PARAGRAPH", "SUMMARY_NAME", "is_plain_markup", "render",
+           "summarise", "write_report"]
 
 FILE_NAME = "report.html"
 CARD_FILES = (scorecard.FILE_NAME, "comparison.json")
 """What a run states its answer in; a comparison brings its own words."""
-
-STYLE = style()
-"""For other pages that shall look like a report."""
-
-POLICY = ("default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-          "img-src data: blob:; font-src data:; worker-src blob:")
-"""For pages whose figures are scripts written by plotly itself; the report's own policy is stricter."""
 
 
 def write_report(folder: str | Path) -> Path:
@@ -74,6 +67,9 @@ def write_report(folder: str | Path) -> Path:
 
 def _write(target: Path, parts: Iterable[bytes]) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
-    with partial.open("wb") as file:
-        file.writelines(parts)
-    os.replace(partial, target)
+    try:
+        with partial.open("wb") as file:
+            file.writelines(parts)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -88,13 +88,13 @@ class Cells:
     def _output(self, output: NotebookNode, name: str) -> str:
         if output.output_type == "stream":
             text = strip_ansi(output.text)
-            if name == "headline" and self.answered and _words(text) == _words(self.answered):
+            if name == "headline" and self.answered and text.split() == self.answered.split():
                 return ""
             return f"<pre>{html.escape(text)}</pre>" if name == "scorecard" else prose(text)
         if output.output_type == "error":
             trace = strip_ansi("\n".join(output.traceback))
-            name, said = html.escape(output.ename), html.escape(output.evalue)
-            return (f'<div class="error" id="{ERROR_ID}"><strong>{name}</strong>: {said}'
+            return (f'<div class="error" id="{ERROR_ID}"><strong>{html.escape(output.ename)}</strong>: '
+                    f"{html.escape(output.evalue)}"
                     f"<details><summary>traceback</summary><pre>{html.escape(trace)}</pre></details></div>")
         data = output.data
         if figures.PLOTLY_MIME in data:
@@ -131,8 +131,3 @@ def prose(text: str) -> str:
         else:
             sentences.append(line)
     return "\n".join(f'<p class="printed">{inline(line)}</p>' for line in sentences)
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text: lines may be broken elsewhere."""
-    return text.split()

@@ -71,7 +71,8 @@ def _comparison(card: Mapping[str, Any], figure: str) -> str:
     rows = words.effects(card)
     table = f"<h2>Every row</h2>{_table(rows, 'Every row of the comparison', 'effects')}" if rows else ""
     return (f'<section class="answer{bad}" aria-label="Answer">{_lead(answer.lead)}{_paragraphs(answer.part("more"))}'
-            f'<div class="beside"><div class="facts">{table}</div>{figure}</div></section>{_whole(answer.text)}')
+            f'<div class="beside compared"><div class="facts">{table}</div>{figure}</div></section>'
+            f"{_whole(answer.text)}")
 
 
 def _lead(lines: Sequence[str]) -> str:

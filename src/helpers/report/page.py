@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -32,17 +32,19 @@ def style() -> str:
 def plotly_js() -> tuple[bytes, str]:
     """Return the script element of plotly.js as it is written, and its name in the policy: 4.7 MB, read once."""
     content = get_plotlyjs().encode()
-    return b"<script>" + content + b"</script>", _hash(content)
+    return b"<script>" + content + b"</script>", name_in_policy(content)
 
 
 @cache
 def scripts() -> tuple[str, str]:
     """Return the page's own scripts as they are written, and their names in the policy."""
     texts = [path.read_text(encoding="utf-8") for path in (paths.PACKAGE / "sortable.js", HERE / "report.js")]
-    return "".join(f"<script>{text}</script>" for text in texts), " ".join(_hash(text.encode()) for text in texts)
+    return ("".join(f"<script>{text}</script>" for text in texts),
+            " ".join(name_in_policy(text.encode()) for text in texts))
 
 
-def _hash(content: bytes) -> str:
+def name_in_policy(content: bytes) -> str:
+    """Return the name by which a content security policy allows an inline script or style."""
     return f"'sha256-{base64.b64encode(sha256(content).digest()).decode()}'"
 
 
@@ -55,6 +57,44 @@ def policy(*, with_figures: bool) -> str:
     allowed = scripts()[1] + (f" {plotly_js()[1]}" if with_figures else "")
     return (f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
             "base-uri 'none'; form-action 'none'")
+
+
+def head(title: str, rules: str, css: str) -> str:
+    """Return the beginning of a page that is one file, up to its body.
+
+    Parameters
+    ----------
+    title : str
+        As text.
+    rules : str
+        Content security policy.
+    css : str
+    """
+    return "\n".join([
+        "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{css}</style></head><body>",
+    ])
+
+
+def document(title: str, body: Sequence[str], figures: Sequence[str] = (), css: str = "") -> list[bytes]:
+    """Return a page in the look of a report in the pieces to be written.
+
+    Parameters
+    ----------
+    title : str
+        As text.
+    body : sequence of str
+        HTML.
+    figures : sequence of str
+        Data of the figures, as `figures.place` leaves them.
+    css : str
+        Further style.
+    """
+    before = "\n".join([head(title, policy(with_figures=bool(figures)), style() + css), *body, *figures, ""])
+    library = [plotly_js()[0]] if figures else []
+    return [before.encode("utf-8", "backslashreplace"), *library, f"{scripts()[0]}</body></html>\n".encode()]
 
 
 def pieces(
@@ -86,19 +126,12 @@ def pieces(
     links = "".join(f'<li><a href="#{name}">{html.escape(text)}</a></li>' for name, text in made.headings)
     sections = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links else ""
     kicker = html.escape(" · ".join(filter(None, ("rooflog", source_line(card) if card else ""))))
-    before = "\n".join([
-        "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(with_figures=bool(made.figures))}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title><style>{style()}</style></head><body>",
+    return document(title, [
         '<a class="skip" href="#sections">Skip to the sections</a>',
         f'<header><p class="kicker">{kicker}</p><h1>{html.escape(title)}</h1></header>',
         f'<main><div id="top">{top}</div>', sections, '<div id="sections" tabindex="-1">', *body, "</div></main>",
-        _foot(run), *made.figures, "",
-    ])
-    after = f"{scripts()[0]}</body></html>\n"
-    library = [plotly_js()[0]] if made.figures else []
-    return [before.encode("utf-8", "backslashreplace"), *library, after.encode()]
+        _foot(run),
+    ], made.figures)
 
 
 def render(notebook: NotebookNode, card: Mapping[str, Any] | None = None, run: Mapping[str, Any] | None = None) -> str:

@@ -52,29 +52,31 @@ def number_of(text: str) -> float | None:
     Parameters
     ----------
     text : str
-        As a person reads it: a number, then maybe a unit, an interval or "to" and a second number.
+        As a person reads it: a number, then maybe a unit, an interval or "to" and a second number, then maybe their
+        unit.
 
     Examples
     --------
-    >>> number_of("51.9 ms [36.2, 67.6]"), number_of("2.00 min"), number_of("82.0 to 82.2"), number_of("7 lines left")
-    (0.0519, 120.0, 82.0, None)
+    >>> number_of("51.9 ms [36.2, 67.6]"), number_of("2.00 min"), number_of("20.0 to 25.0 ms"), number_of("7 of 9 left")
+    (0.0519, 120.0, 0.02, None)
     """
     text = text.strip()
     if text in NOT_KNOWN:
         return math.nan
     first, *rest = text.split()
+    if first in NOT_KNOWN and rest[0] == "to":
+        return math.nan
     value = _float(first.removesuffix("%").removesuffix("x"))
     if value is None:
         return None
-    scale = 1.0
-    if rest and not rest[0].startswith("[") and rest[0] != "to":
-        unit = rest.pop(0)
-        if len(unit) > MAX_UNIT_CHARS:
-            return None
-        scale = SCALES.get(unit.partition("/")[0], 1.0)
+    unit = rest.pop(0) if rest and not rest[0].startswith("[") and rest[0] != "to" else ""
     is_interval = bool(rest) and rest[0].startswith("[") and rest[-1].endswith("]")
-    is_range = len(rest) in (2, 3) and rest[0] == "to" and _float(rest[1]) is not None
-    return value * scale if not rest or is_interval or is_range else None
+    is_range = len(rest) in (2, 3) and rest[0] == "to" and (rest[1] in NOT_KNOWN or _float(rest[1]) is not None)
+    if is_range and len(rest) == 3:
+        unit = unit or rest[2]
+    if len(unit) > MAX_UNIT_CHARS or (rest and not is_interval and not is_range):
+        return None
+    return value * SCALES.get(unit.partition("/")[0], 1.0)
 
 
 def _float(text: str) -> float | None:

@@ -33,7 +33,6 @@ MAX_CAUSES = 4
 MALFORMED_FRAC = 0.01
 """Share of statistics that may be malformed (a line cut off by a crash) without a word on the first screen."""
 
-EFFECT_HEAD = ("quantity", "verdict", "new against base", "base", "new")
 CAUSES_HEAD = ("status", "cause", "for", "against")
 
 
@@ -62,7 +61,7 @@ class Answer:
 
 def is_comparison(card: Card | None) -> bool:
     """Tell whether a card compares two sides."""
-    return bool(card) and (card or {}).get("kind") == COMPARISON
+    return (card or {}).get("kind") == COMPARISON
 
 
 def answer_of(card: Card) -> Answer:
@@ -103,23 +102,18 @@ def causes(card: Card) -> list[dict[str, str]]:
 
 def effects(card: Card) -> list[dict[str, str]]:
     """Return the rows of a comparison: both sides with units, the change with its interval, the verdict."""
-    return [dict(zip(EFFECT_HEAD, (_quantity(row), str(row["verdict"]).replace("_", " "), _effect(row),
-                                   show(row["base"], row["unit"]), show(row["new"], row["unit"])), strict=True))
-            for row in card.get("rows") or []]
+    from helpers.compare.words import effect, percent, quantity  # with scipy.stats: only for reports that need it
+
+    change = f"change [{percent(card['confidence'])} interval]"
+    return [{"quantity": quantity(row["kind"], row["running_req"]), "verdict": str(row["verdict"]).replace("_", " "),
+             change: effect(row), "base to new": _sides(row)} for row in card.get("rows") or []]
 
 
-def _quantity(row: Mapping[str, Any]) -> str:
-    name, level = str(row["kind"]).replace("_", " "), row["running_req"]
-    return name if level is None else f"{name} at N={level_key(level)}"
-
-
-def _effect(row: Mapping[str, Any]) -> str:
-    """Write a change in percent with the interval of its row."""
-    shares = [row["effect_frac"], row["row_lo_frac"], row["row_hi_frac"]]
-    if shares[0] is None:
-        return "unknown"
-    first, *ends = (None if share is None else f"{100 * share + 0.0:+.1f}".replace("-0.0", "0.0") for share in shares)
-    return f"{first} %" if None in ends else f"{first} % [{', '.join(str(end) for end in ends)}]"
+def _sides(row: Mapping[str, Any]) -> str:
+    """Write both sides with one unit: "20.0 to 25.0 ms"."""
+    base, new = (show(row[side], row["unit"]) for side in ("base", "new"))
+    number, _, unit = base.partition(" ")
+    return f"{number if unit and new.endswith(f' {unit}') else base} to {new}"
 
 
 def level_rows(card: Card) -> list[dict[str, str]]:
