@@ -279,8 +279,16 @@ def test_estimate_says_how_long_and_writes_nothing(tmp_path, capsys, monkeypatch
     assert told["total_s"] > sum(level["duration_s"] for level in told["levels"])
     code, out, _ = call(capsys, "simulate", "--estimate", "--levels", "1,4", "--server", server)
     assert code == 0 and "step [ms]" in out and "In all: " in out
-    names = call(capsys, "simulate", "--list")[1].splitlines()
-    assert len(names) == len(synth.presets.names())
+
+
+def test_the_presets_are_listed_with_what_they_are_in_words_and_as_json(capsys):
+    known = [(name, synth.presets.get(name).about) for name in synth.presets.names()]
+    assert len(known) > 3 and all(about for _, about in known)
+    code, out, err = call(capsys, "simulate", "--list")
+    assert (code, err, out.splitlines()) == (0, "", [f"{name}: {about}" for name, about in known])
+    code, out, err = call(capsys, "simulate", "--list", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"presets": [{"name": name, "about": about} for name, about in known]}
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -47,7 +47,7 @@ LEAST_FREE_BYTES = 200e6
 """Free space below which a run is in danger: a run folder has 2 to 10 MB, a batch hundreds of them [B]."""
 
 LEAST_MEMORY_BYTES = 2e9
-"""A log of 1 GB is read in about 1 GB (docs/performance.md); a kernel and a browser want the rest [B]."""
+"""A sparse log of 2 GB is read in up to 0.7 GB (docs/performance.md); a kernel and a browser want the rest [B]."""
 
 TRIAL_S = 120.0
 """Time for one library to load [s]: a second where nothing else runs."""

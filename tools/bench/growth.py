@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.ingest import MB, time_and_peak, write_log
-from helpers.batch import batch
+from helpers.batch import batch, local
 from helpers.synth import presets
 
 Table = list[dict[str, str]]
@@ -45,7 +44,7 @@ def tables(scale: str) -> dict[str, Table]:
     dict
         Title -> rows, each column -> text with its unit in the column's name.
     """
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n_cores = local.n_cores()
     return {
         "One log, 1 line in 3 a statistic: reading it, and the whole analysis (one process, imports left out)":
             log_sizes(LOG_SIZES[scale]),
@@ -127,4 +126,3 @@ def _dumps(count: int) -> Iterator[tuple[Path, Path]]:
         for index in range(count):
             (given / f"sweep-{index:04d}.log").write_text(f"{lines}\nthis is dump {index}\n", encoding="utf-8")
         yield given, Path(name) / "runs"
-
