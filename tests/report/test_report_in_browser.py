@@ -73,7 +73,7 @@ def look(pages):
         page.emulate_media(color_scheme=scheme, media="screen")
         ink = {"light": "rgb(27, 31, 36)", "dark": "rgb(228, 232, 236)"}[scheme]
         until(page, f"{INK} === '{ink}' && [...document.querySelectorAll('.canvas .svg-container')].every((e) => "
-                    "e.getBoundingClientRect().width <= e.closest('.plot').clientWidth)")
+                    "e.getBoundingClientRect().width < e.closest('.plot').clientWidth + 1)")  # clientWidth is rounded
         return page
 
     return look
