@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import importlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from logs import sglang_line, vllm_line
 
 from helpers import ingest, synth
 from helpers.ingest import lives, stamps
+from helpers.ingest.chunk_scan import SAMPLE_COLUMNS, whole_table
 from helpers.ingest.export_scan import sample_frame
 from helpers.ingest.exports import EXPORTS, find_export
 from helpers.ingest.moments import read_time
@@ -344,6 +347,30 @@ def test_times_of_records(value, expected):
 def test_rows_keep_to_the_columns():
     with pytest.raises(KeyError, match="nonsense"):
         sample_frame([{"line_no": 1, "engine": "vllm", "kind": "counters", "nonsense": 1}])
+
+
+def test_rows_take_memory_for_the_columns_they_have_only():
+    rows = [{"line_no": n, "engine": "vllm", "kind": "counters", "running_req": n, "extra": {"n": n} if n else {}}
+            for n in range(3)]
+    frame = sample_frame(rows)
+    assert set(frame.columns) == {"line_no", "part", "engine", "kind", "running_req", "extra", "stamp", "stamp_kind",
+                                  "rank"}
+    assert frame["extra"].to_list() == [None, '{"n": 1}', '{"n": 2}'] and frame["part"].to_list() == [0, 0, 0]
+    whole = whole_table([frame, sample_frame([{"line_no": 3, "engine": "vllm", "kind": "counters", "queue_req": 7}])])
+    assert whole["running_req"].to_list() == [0, 1, 2, None] and whole["queue_req"].to_list() == [None, None, None, 7]
+    assert set(SAMPLE_COLUMNS) <= set(whole.columns) and whole["engine"].to_list() == ["vllm"] * 4
+
+
+def test_the_allocator_of_polars_is_told_to_give_memory_back(monkeypatch):
+    """A user's own setting stays."""
+    import helpers
+
+    for given, expected in ((None, "muzzy_decay_ms:0"), ("dirty_decay_ms:7", "dirty_decay_ms:7")):
+        monkeypatch.delenv("_RJEM_MALLOC_CONF", raising=False)
+        if given:
+            monkeypatch.setenv("_RJEM_MALLOC_CONF", given)
+        importlib.reload(helpers)
+        assert os.environ["_RJEM_MALLOC_CONF"].endswith(expected)
 
 
 def test_a_folder_gives_its_exports_and_names_the_other_files(tmp_path) -> None:

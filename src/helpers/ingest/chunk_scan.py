@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -276,18 +277,24 @@ def _keep_statistics(
 
 def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     """Put the records of chunks together; columns that none of them has are missing in all rows (``part``: 0)."""
-    table = pl.concat(frames, how="diagonal")
     types = _no_statistics().schema
+    same = {name: pl.lit(names.pop(), pl.String) for name in ("engine", "kind", "rank")
+            if len(names := _names(frames, name)) == 1}
+    # a column that one frame has takes memory in the rows of all
+    parts = [frame[[values.name for values in frame if values.name not in same and values.null_count() < len(frame)]]
+             for frame in frames if len(frame)]
+    table = pl.concat(parts or [_no_statistics()], how="diagonal").with_columns(**same)
     missing = [name for name in SAMPLE_COLUMNS if name not in table.columns]
     table = table.with_columns(
         pl.lit(0 if name == "part" else None, types[name]).alias(name) for name in missing
     )
-    table = table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
-    for name in ("engine", "kind", "rank"):
-        names = table[name]
-        if len(names) and not names.has_nulls() and (names == names[0]).all():
-            table = table.with_columns(pl.lit(names[0]).alias(name))  # takes no memory per row
-    return table
+    return table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
+
+
+def _names(frames: Sequence[pl.DataFrame], name: str) -> set[str | None]:
+    """Return what stands in a column of texts; one that stands in all rows takes no memory per row as a literal."""
+    return {text for frame in frames if len(frame)
+            for text in (frame[name].unique() if name in frame.columns else [None])}
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 
 from helpers.ingest.accounting import MAX_EXAMPLES, MalformedLine
-from helpers.ingest.chunk_scan import SAMPLE_COLUMNS
 from helpers.ingest.extract import MEASURES
 from helpers.ingest.lines import FileReader
 from helpers.ingest.scan import FileScan
@@ -127,14 +126,15 @@ class Export:
 
 
 def sample_frame(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """Return rows as a table with all columns of ROW_TYPES; ``stamp`` is seconds since 1970, ``extra`` may be a dict.
+    """Return rows as a table of the columns of ROW_TYPES that some row has, and ``part``, ``stamp_kind`` and ``rank``.
 
     Parameters
     ----------
     rows : sequence of dict
-        At least ``line_no``, ``engine`` and ``kind``.
+        At least ``line_no``, ``engine`` and ``kind``; ``stamp`` is seconds since 1970, ``extra`` may be a dict.
     """
-    unknown = {name for row in rows for name in row} - set(ROW_TYPES)
+    used = {name for row in rows for name in row} | {"part", "stamp", "stamp_kind", "rank"}
+    unknown = used - set(ROW_TYPES)
     if unknown:
         raise KeyError(f"no column of SAMPLES rows: {sorted(unknown)}")
     whole = [{"part": 0, **row} for row in rows]
@@ -143,11 +143,12 @@ def sample_frame(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         row["stamp_kind"] = 0 if row["stamp"] is None else row.get("stamp_kind", EPOCH)
         if isinstance(row.get("extra"), dict):
             row["extra"] = json.dumps(row["extra"]) if row["extra"] else None
-    columns = {name: [row.get(name) for row in whole] for name in ROW_TYPES}
+    types = {name: dtype for name, dtype in ROW_TYPES.items() if name in used}
+    columns = {name: [row.get(name) for row in whole] for name in types}
     # microseconds as integers first: polars would take plain numbers for days
     stamp = pl.Series("stamp", columns.pop("stamp"), dtype=pl.Int64).cast(pl.Datetime("us"))
-    types = {name: dtype for name, dtype in ROW_TYPES.items() if name != "stamp"}
-    return pl.DataFrame(columns, schema=types, strict=False).with_columns(stamp).select(SAMPLE_COLUMNS)
+    del types["stamp"]
+    return pl.DataFrame(columns, schema=types, strict=False).with_columns(stamp)
 
 
 def _microseconds(stamp: float | None) -> int | None:

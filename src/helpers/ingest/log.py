@@ -277,17 +277,16 @@ def _count_seconds(tables: list[pl.DataFrame], notes: list[str]) -> list[pl.Data
     origin = pl.lit(next(iter(origins.values()), 0), pl.Int64)
     if len(origins) > 1:
         origin = pl.col("stamp_kind").replace_strict(origins, default=None, return_dtype=pl.Int64)
-    return [
-        table.with_columns(t_s=(pl.col("us") - origin) / 1e6, ts=pl.col("shown").cast(pl.Datetime("us")))
-        for table in tables
-    ]
+    clock = {"t_s": (pl.col("us") - origin) / 1e6, "ts": pl.col("shown").cast(pl.Datetime("us"))}
+    return [table.hstack(table[["us", "shown", "stamp_kind"]].select(**clock)) for table in tables]
 
 
 def _first_stamps(tables: list[pl.DataFrame]) -> dict[int, int]:
     """Return the first stamp of each kind [us]."""
     first: dict[int, int] = {}
     for table in tables:
-        stamped = table.select("stamp_kind", "us").drop_nulls()
+        # brackets, as select would give every column that is missing in all rows its memory
+        stamped = table[["stamp_kind", "us"]].drop_nulls()
         for kind in stamped["stamp_kind"].unique():
             least = int(stamped.filter(pl.col("stamp_kind") == kind)["us"].min())  # type: ignore[arg-type]
             first[kind] = min(first.get(kind, least), least)

@@ -216,7 +216,7 @@ def _assemble(parts: list[_Rows], text: bytes, heads: Heads, line_numbers: np.nd
     part_of = arranged(np.full(n, index) for index, n in enumerate(n_rows))
     known = heads.known
     stamp_us = arranged(part.stamp_us for part in parts)
-    columns: dict[str, pl.Series | np.ndarray | None] = {
+    columns: dict[str, pl.Series | np.ndarray | str | None] = {
         "line_no": line_numbers[arranged([rows])],
         "engine": _spread([part.plan.family.engine for part in parts], part_of),
         "kind": _spread([part.plan.family.kind for part in parts], part_of),
@@ -227,19 +227,21 @@ def _assemble(parts: list[_Rows], text: bytes, heads: Heads, line_numbers: np.nd
         "rank": _spread([head.rank for head in known], number),
         "label": _spread([head.label for head in known], number),
     }
-    table = pl.DataFrame({name: values for name, values in columns.items() if values is not None})
+    same = {name: pl.lit(values, pl.String) for name, values in columns.items() if isinstance(values, str)}
+    table = pl.DataFrame({
+        name: values for name, values in columns.items() if values is not None and name not in same
+    })
     # a copy, so that these arrays, small and many, are not what is kept: an allocator gives back no part of its blocks
-    return pl.concat([table[:1], table[1:]], rechunk=True)
+    table = pl.concat([table[:1], table[1:]], rechunk=True)
+    return table.with_columns(**same)  # takes no memory per row
 
 
-def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series | None:
-    """Return the name of each number; None if all are missing."""
+def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series | str | None:
+    """Return the name of each number, or the one that all have; None if all are missing."""
     used = np.flatnonzero(np.bincount(numbers, minlength=len(names))).tolist()
     different = list(dict.fromkeys(names[number] for number in used))
-    if different == [None]:
-        return None
     if len(different) == 1:
-        return pl.Series(different, dtype=pl.String).new_from_index(0, len(numbers))
+        return different[0]
     return pl.Series(names, dtype=pl.String).gather(numbers)
 
 
