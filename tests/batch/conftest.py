@@ -79,6 +79,6 @@ def logs(tmp_path):
         folder = tmp_path / "logs"
         folder.mkdir(exist_ok=True)
         for name, word in words.items():
-            (folder / f"{name}.log").write_text(f"{word}\n{name}\n")
+            (folder / f"{name}.log").write_text(f"{word}\n{name}\nDecode batch\n")
         return folder
     return make

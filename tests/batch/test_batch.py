@@ -87,7 +87,7 @@ def test_reasons_that_pass_are_tried_again_by_the_next_batch(obedient, logs, tmp
     assert [outcome.is_final for outcome in result.outcomes] == [False, False, True, False, True, False]
     assert sorted(path.name[0] for path in out.glob("?-*")) == ["c", "e"]  # nothing half-done
     for name in "abdf":
-        (folder / f"{name}.log").write_text(f"good\n{name}\n")
+        (folder / f"{name}.log").write_text(f"good\n{name}\nDecode batch\n")
     again = batch([folder], out, str(obedient), n_workers=1)
     assert states(again) == {**{name: ("done", 0) for name in "abdf"}, "c": ("skipped", 3), "e": ("skipped", 0)}
     assert not list(out.glob("failures/*"))  # the page must not list what was mended
@@ -140,7 +140,8 @@ def test_poisoned_logs_cost_only_themselves(tmp_path, data, capsys):
     (folder / "binary.log").write_bytes(bytes(range(256)) * 100)
     (folder / "cut.log.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + b"\x01" * 40)
     (folder / "empty.log").write_bytes(b"")
-    (folder / "text.log").write_text("no statistics here\n" * 1000)
+    (folder / "start.log").write_text("INFO 11-29 10:00:00 [api_server.py:1289] vLLM API server version 0.11.0\n")
+    (folder / "licence.txt").write_text("no <b>statistics</b> here\n" * 1000)
     (folder / "broken.log").write_text("Decode batch. #running-req: x, gen throughput (token/s): ?\n" * 100_000)
     (folder / "good.log").write_bytes((data / "samples/sglang-sweep/server.log").read_bytes())
     result = batch(folder, tmp_path / "out", n_workers=1)
@@ -155,6 +156,8 @@ def test_poisoned_logs_cost_only_themselves(tmp_path, data, capsys):
     page = (tmp_path / "out/index.html").read_text()
     assert page.count("binary.log") == 1
     assert '<strong>binary.log</strong> <span class="status bad">failed</span>: expected' in page
+    assert "expected statistic lines" in told["start"] and "licence" not in told and "licence.txt" in result.notes[0]
+    assert "<summary>Passed over: 1 note</summary>" in page and "left out: licence.txt" in page
     assert "gzip" in told["cut.log.gz"] and "empty" in told["empty"] and "binary" in told["binary"]
     assert all(outcome.is_final for outcome in result.outcomes)
 

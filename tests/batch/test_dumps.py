@@ -21,7 +21,7 @@ from helpers.schema import RooflogError
 def put(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
+        (folder / name).write_text(f"{name}: Decode batch")
     return folder
 
 
@@ -38,6 +38,28 @@ def test_every_log_of_a_folder_is_a_dump_in_natural_order(tmp_path):
                                              ("rank2.log.gz", "rank10.log", "b/server.out")]
     assert [dump.logs for dump in dumps] == [(dump.path,) for dump in dumps]
     assert len(notes) == 1 and "1 files of scrapes" in notes[0]
+
+
+def test_small_texts_without_a_server_in_them_are_left_out_of_a_folder_and_named(tmp_path):
+    put(tmp_path, "a/server.log")
+    texts = {f"a/note{n}.txt": "read me first\n" for n in range(12)} | {
+        "empty.log": "", "access.log": 'INFO: 1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n',
+        "large.log": "read me first\n" * 80_000,
+        "start.log": "[2026-02-03 04:00:00] server_args=ServerArgs(tp_size=1)\n",
+        "broken.log": "x" + "Decode batch. #running-req: ?, gen throughput (token/s): ?\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "binary.log").write_bytes(bytes(range(256)))
+    dumps, notes = found(tmp_path)
+    assert {dump.name for dump in dumps} == {"server", "empty", "access", "large", "start", "broken", "binary"}
+    assert len(notes) == 1 and "12 texts have nothing of a server in them and were left out: a/note0.txt" in notes[0]
+    assert "note9.txt and 2 more" in notes[0]
+    by_folder, notes = found(tmp_path, group="folder")
+    assert {dump.path for dump in by_folder} == {str(tmp_path), str(tmp_path / "a")} and len(notes) == 1
+    named, notes = found(tmp_path / "a/note0.txt")
+    assert [dump.name for dump in named] == ["note0"] and notes == []
+    with pytest.raises(RooflogError, match="expected logs"):
+        found(put(tmp_path / "none", "x").parent / "none", out=str(tmp_path / "none"))
 
 
 def test_a_folder_of_ranks_is_one_dump(tmp_path):
@@ -161,7 +183,7 @@ def test_a_key_holds_everything_that_decides_a_result_and_no_more(key, tmp_path,
     assert len(base) == 64 and key(at="moved/elsewhere.log") == base
     others = [key("other"), key(parameters=[("confidence", "0.9")]), key(context={"tp": 2})]
     side = put(tmp_path, "gpu.csv", "again/gpu.csv")
-    (side / "again/gpu.csv").write_text("gpu.csv")
+    (side / "again/gpu.csv").write_bytes((side / "gpu.csv").read_bytes())
     with_side = key(parameters=[("telemetry", str(side / "gpu.csv"))])
     assert key(parameters=[("telemetry", str(side / "again/gpu.csv"))]) == with_side  # the contents count
     (side / "gpu.csv").write_text("changed")

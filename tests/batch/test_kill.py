@@ -13,7 +13,7 @@ from kill_study import is_whole, kill, write_logs
 @pytest.mark.notebook
 @pytest.mark.parametrize("kind", ["run", "batch"])
 def test_what_is_killed_at_work_leaves_nothing_that_looks_whole(obedient, tmp_path, kind):
-    write_logs(tmp_path, ["slow once\na\n", "good\nb\n"])
+    write_logs(tmp_path, ["slow once\nDecode batch a\n", "good\nDecode batch b\n"])
     case = kill(kind, tmp_path, str(obedient), 0.1, everything=False, n_dumps=2, in_work=True)
     assert case.faults == ()
 

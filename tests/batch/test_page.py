@@ -95,6 +95,15 @@ def test_failures_stand_first_with_one_line_and_what_there_is():
     assert Page(rendered([], [unrecorded]).partition("Failures: 1")[2]).all("a") == []
 
 
+def test_what_to_do_about_a_failure_is_folded_and_notes_are_escaped():
+    said = "expected a log; found <none>; check; and run it again"
+    failures = [{"dump": "/data/p.log", "message": said, "key": None, "file": ""}]
+    text = page.render([], failures, WRITTEN, ["left out: <b>.txt"])
+    assert ": expected a log; found &lt;none&gt; <details><summary>more</summary>check; and run it again</details>" in text
+    assert "<summary>Passed over: 1 note</summary><ul><li>left out: &lt;b&gt;.txt</li></ul>" in text
+    assert "Passed over" not in rendered([], failures)
+
+
 def test_many_failures_are_folded_and_all_there():
     failures = [{"dump": f"p{i}.log", "message": "no engine", "key": None, "file": f"failures/{i}.json"}
                 for i in range(page.MAX_OPEN + 5)]

@@ -10,11 +10,15 @@ from pathlib import Path, PurePosixPath
 
 from helpers import remote
 from helpers.ingest.exports import find_export
+from helpers.ingest.foreign import is_foreign
 from helpers.ingest.sources import EXPORT_SUFFIXES, LOG_SUFFIXES, log_suffix, natural_key
 from helpers.schema import LogFormatError
 
 GROUPS = ("file", "folder")
 FACTS_NAMES = ("facts.yaml", "facts.yml", "facts.json")
+
+_MAX_NAMED = 10
+"""Texts that are left out and named; of more their number is told."""
 
 _LONGEST_NAME = 80
 """Of a dump's part of a run folder's name [characters]: file systems allow 255 bytes, the key takes 13."""
@@ -67,7 +71,8 @@ def find_dumps(paths: Sequence[str | os.PathLike[str]], *, group: str = "file", 
     Parameters
     ----------
     paths : sequence of str or path
-        A file is a dump. A folder is searched recursively for files named like logs; hidden ones are left out.
+        A file is a dump. A folder is searched recursively for files named like logs; hidden ones are left out, and
+        small texts with nothing of a server in them.
     group : str
         "file": each log of a folder is a dump. "folder": each folder that itself holds a log is one, read as the logs
         of the ranks of one server.
@@ -144,6 +149,7 @@ def _add_file(found: _Found, path: str) -> None:
 def _add_folder(found: _Found, folder: str) -> None:
     """Add every log in a folder."""
     holding: dict[str, list[str]] = {}
+    foreign: list[str] = []
     n_exports, n_unnamed, visited = 0, 0, set()
     for directory, names, files in os.walk(folder, followlinks=True, onerror=lambda error: found.notes.append(
         f"{error.filename}: cannot be read ({error.strerror})"
@@ -156,6 +162,9 @@ def _add_folder(found: _Found, folder: str) -> None:
         n_unnamed += sum(not _is_text(name) for name in (*files, *names))
         names[:] = sorted((name for name in names if not name.startswith(".") and _is_text(name)), key=natural_key)
         logs = [name for name in sorted(files, key=natural_key) if _is_log(directory, name)]
+        others = {name for name in logs if is_foreign(os.path.join(directory, name))}
+        foreign += [os.path.relpath(os.path.join(directory, name), folder) for name in logs if name in others]
+        logs = [name for name in logs if name not in others]
         n_exports += sum(log_suffix(name) in EXPORT_SUFFIXES for name in files if name not in FACTS_NAMES)
         if logs:
             holding[directory] = logs
@@ -168,6 +177,10 @@ def _add_folder(found: _Found, folder: str) -> None:
                 other.startswith(directory.rstrip(os.sep) + os.sep) for other in holding))
     if n_unnamed:
         found.notes.append(f"{folder}: {n_unnamed} names are not UTF-8 and were left out; rename them")
+    if foreign:
+        more = f" and {len(foreign) - _MAX_NAMED} more" if len(foreign) > _MAX_NAMED else ""
+        found.notes.append(f"{folder}: {len(foreign)} texts have nothing of a server in them and were left out: "
+                           f"{', '.join(foreign[:_MAX_NAMED])}{more}; name one to have it tried")
     _note_exports(found, folder, n_exports)
 
 

@@ -241,7 +241,7 @@ class _Watch:
                 self._store.forget_failures(ended, self._notebook)
                 rows, failures = read_rows(folder)
                 write_table(rows, folder)
-                write_index(rows, [*failures, *self._unrecorded.values()], folder)
+                write_index(rows, [*failures, *self._unrecorded.values()], folder, notes=self._result.notes)
         except (OSError, RooflogError) as error:
             note = f"table and index could not be written: {error}"
             if note not in self._result.notes:

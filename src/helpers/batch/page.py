@@ -25,6 +25,9 @@ MAX_OPEN = 20
 
 MAX_MESSAGE_CHARS = 600
 
+OPEN_CLAUSES = 2
+"""Of a failure's message: what was expected, and what was found; what to do about it is folded."""
+
 STYLE = """
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #ffffff; --soft: #f3f5f7; --line: #d5dae0; --dim: #59636e;
  --accent: #0072b2; --bad: #b03a00; --good: #1a7f4b; --mark: #c05a00; }
@@ -54,7 +57,8 @@ svg .p { stroke: var(--mark); stroke-width: 4; stroke-linecap: round; }
 
 
 def write_index(
-    rows: Sequence[Row], failures: Sequence[Row], out: str | Path, *, written: datetime | None = None
+    rows: Sequence[Row], failures: Sequence[Row], out: str | Path, *, notes: Sequence[str] = (),
+    written: datetime | None = None,
 ) -> Path:
     """Write ``index.html``, whole or not at all.
 
@@ -64,6 +68,8 @@ def write_index(
         From `table.read_rows`.
     out : path
         The folder that holds the run folders; links are relative to it.
+    notes : sequence of str
+        What was passed over and why, of the last batch.
     written : datetime, optional
         When, for the first sentence; now by default.
 
@@ -80,7 +86,7 @@ def write_index(
     target = Path(out) / FILE_NAME
     with make_workspace(Path(out)) as workspace:
         try:
-            page = render(rows, failures, written or datetime.now(UTC))
+            page = render(rows, failures, written or datetime.now(UTC), notes)
             (workspace / FILE_NAME).write_text(page, encoding="utf-8", errors="backslashreplace")
             os.replace(workspace / FILE_NAME, target)
         except OSError as error:
@@ -88,7 +94,7 @@ def write_index(
     return target
 
 
-def render(rows: Sequence[Row], failures: Sequence[Row], written: datetime) -> str:
+def render(rows: Sequence[Row], failures: Sequence[Row], written: datetime, notes: Sequence[str] = ()) -> str:
     """Return the page: HTML that loads nothing and runs no script but its own, which its policy names by hash."""
     script = (paths.PACKAGE / "sortable.js").read_text(encoding="utf-8")
     style = STYLE + (paths.PACKAGE / "sortable.css").read_text(encoding="utf-8")
@@ -100,7 +106,8 @@ def render(rows: Sequence[Row], failures: Sequence[Row], written: datetime) -> s
     return "\n".join([
         head(f"rooflog: {_count(n_dumps, 'dump')}", policy, style),
         "<h1>What limits decode, dump by dump</h1>", _summary(rows, failures, folder, written),
-        _failures(rows, failures), table(rows) if rows else "", f"<script>{script}</script></body></html>", "",
+        _failures(rows, failures), _notes(notes), table(rows) if rows else "",
+        f"<script>{script}</script></body></html>", "",
     ])
 
 
@@ -157,8 +164,18 @@ def _failures(rows: Sequence[Row], failures: Sequence[Row]) -> str:
     return (f'<h2>Failures: {len(items):,}</h2><ul class="failures">{"".join(items[:MAX_OPEN])}</ul>{folded}')
 
 
+def _notes(notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    items = "".join(f"<li>{safe_text(note)}</li>" for note in notes)
+    return f"<details><summary>Passed over: {_count(len(notes), 'note')}</summary><ul>{items}</ul></details>"
+
+
 def _failure(dump: str, word: str, message: str, links: Mapping[str, str]) -> str:
     said = " ".join(message.split())
     said = said if len(said) <= MAX_MESSAGE_CHARS else said[:MAX_MESSAGE_CHARS] + " ..."
-    return (f'<li><strong>{safe_text(dump)}</strong> <span class="status bad">{word}</span>: {safe_text(said)} '
-            f"{anchors(links)}</li>")
+    clauses = said.split("; ")
+    lead, rest = "; ".join(clauses[:OPEN_CLAUSES]), "; ".join(clauses[OPEN_CLAUSES:])
+    more = f"<details><summary>more</summary>{safe_text(rest)}</details>" if rest else ""
+    return (f'<li><strong>{safe_text(dump)}</strong> <span class="status bad">{word}</span>: {safe_text(lead)} '
+            f"{anchors(links)}{more}</li>")

@@ -54,9 +54,9 @@ class Term:
     sentence : str
         The finding with its numbers.
     evidence : DataFrame
-        One row per explanation: term, running_req, effect_frac (beside the other terms), row_lo_frac and row_hi_frac (at
-        ``Effects.confidence``), p (of one_level: Holm over the levels), mdc_frac (change that would be named so with a
-        probability of `POWER`), chi2 (of the levels when this explanation is the only one).
+        One row per explanation: term, running_req, effect_frac (beside the other terms), row_lo_frac and row_hi_frac
+        (at ``Effects.confidence``), p (of one_level: Holm over the levels), mdc_frac (change that would be named so
+        with a probability of `POWER`), chi2 (of the levels when this explanation is the only one).
     """
 
     name: str

@@ -26,7 +26,7 @@ from helpers.ingest.events import INTERNAL_KINDS, Event, number_lives, settle
 from helpers.ingest.export_scan import ExportScan
 from helpers.ingest.exports import find_export
 from helpers.ingest.log_tables import to_events, to_moments, to_samples
-from helpers.ingest.nearest import describe_contents, describe_unread, expected_lines
+from helpers.ingest.nearest import NOTHING, describe_contents, describe_unread, expected_lines
 from helpers.ingest.parts import Part, count_names, prepare
 from helpers.ingest.scan import FileScan, scan_file
 from helpers.ingest.sources import Inputs, Source, SourceLike, find_inputs, stem_of
@@ -324,6 +324,12 @@ def _nearest(scan: FileScan) -> str:
     """Say what a file without statistics holds instead."""
     kinds = Counter(event.kind for event in scan.events if event.kind not in INTERNAL_KINDS)
     return describe_contents(scan.known, kinds, scan.unplaced)
+
+
+def describes_nothing(scan: FileScan) -> bool:
+    """Tell whether nothing in a file is of a server, not even a statistic that cannot be read."""
+    has_any = any(len(frame) for frame in scan.samples) or scan.malformed or scan.events
+    return not has_any and _nearest(scan) == NOTHING
 
 
 def _no_statistics(scan: FileScan) -> str:

@@ -18,6 +18,9 @@ _COMMON_WORDS = frozenset(
     "and are for from info is not the with was has avg time times number count rate token tokens request requests "
     "req reqs input output total batch per".split()
 )
+NOTHING = "nothing of a server log in it"
+"""What `describe_contents` says of any other text."""
+
 MEASURED_PATTERN = r"[0-9] ?(?:tok(?:en)?s?|t)/s|per second|throughput|\b(?:tok|token)s?\b.*[0-9]"
 """A line that seems to state a rate or a number of tokens (Rust and Python syntax)."""
 
@@ -103,7 +106,7 @@ def describe_contents(known: Mapping[str, int], event_kinds: Mapping[str, int], 
     if known:
         name, count = Counter(known).most_common(1)[0]
         return f"nearest: {count} lines of kind {name}"
-    return "nothing of a server log in it"
+    return NOTHING
 
 
 def describe_unread(
