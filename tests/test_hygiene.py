@@ -31,7 +31,7 @@ LAYERS = (
     {"limiting"},
     {"answer", "allowance"},
     {"investigation"},
-    {"plots", "readings", "scorecard"},
+    {"plots", "readings", "scorecard", "measure"},
     {"analysis", "explore", "report", "without_log", "redact"},
     {"regression"},
     {"run", "batch", "watch", "doctor"},
@@ -56,6 +56,7 @@ RESERVED = {
     "distributed": {"batch"},
     "ruptures": {"compare"},
     "fsspec": {"remote"},
+    "tsdownsample": {"plots"},
 }
 
 MAX_MODULE_LINES = 400

@@ -417,7 +417,7 @@ def test_what_the_plan_may_know(case_a, alone):
     def stages(found):
         log = found.log
         return investigation.Run(log.samples, log.events, found.intervals, found.levels, found.fits, found.facts,
-                                 [found.facts.values], analysis._fitted_lives(found.levels), found.allowed)
+                                 [found.facts.values], analysis.fitted_lives(found.levels), found.allowed)
 
     facts = known(stages(case_a[0]), case_a[0].judgement.evidence)
     assert [row["running_req"] for row in facts["levels"]][:2] == [1.0, 1.0] or len(facts["levels"]) >= 3

@@ -16,13 +16,10 @@ from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
 from helpers.investigation import Judgement, Run
-from helpers.levels import LevelRule, keep_one_configuration, keep_one_source, summarise_levels
+from helpers.measure import Choice, Fitted, choose_levels, fit, fitted_lives, main_life, measure
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
 from helpers.schema import Fits, LogFormatError, RooflogError
-
-MIN_LEVELS = 3
-"""Distinct levels below which the pooled regression over contaminated intervals is tried instead."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,7 @@ def analyse(
     context: str | Path | Mapping[str, Any] | None = None,
     confidence: float = 0.95,
     min_clean: int | None = None,
+    choice: Choice | None = None,
     command: str = "",
     side: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -92,6 +90,8 @@ def analyse(
         Of every interval.
     min_clean : int, optional
         Clean intervals below which a level does not rest on them alone: it is corrected for prompts, or not fitted.
+    choice : measure.Choice, optional
+        What of the log counts, and which law is shown; `min_clean` wins over its own. A table takes levels and law.
     command : str
         Command line to record.
     side : mapping, optional
@@ -111,41 +111,32 @@ def analyse(
     NotEnoughData
         No interval holds a decode rate.
     RooflogError
-        ``confidence`` is not a share between 0 and 1.
+        ``confidence`` is not a share between 0 and 1, or a choice cannot be.
     """
     if not 0 < confidence < 1:
         raise RooflogError(f"confidence: expected a share between 0 and 1, found {confidence:g}")
-    user = read_context(context)
+    user, choice = read_context(context), choice or Choice()
+    if min_clean is not None:
+        choice = replace(choice, level=replace(choice.level, min_clean=min_clean))
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
     is_named_table = [Path(path).suffix.lower() == ".csv" for path in paths]
     if len(paths) == 1 and (is_named_table[0] or ingest.is_table(paths[0])):
         with remote.local_copy(str(paths[0])) as local:
-            return _analyse_table(Path(local), user, confidence, command, side or {})
+            return _analyse_table(Path(local), user, confidence, command, side or {}, choice)
     if any(is_named_table):
         raise LogFormatError("several inputs: expected logs, found a table (.csv) among them; give the table by itself")
     log = ingest.read_log(paths, progress=progress)
     _refuse_mixed_engines(log)
-    of_log = {"engine": log.engine}
-    lives = [merge_facts(of_log | of_life, user) for of_life in log.facts] or [merge_facts(of_log, user)]
-    lives = [investigation.believable(facts, log.samples[log.samples["server_life"].eq(life)])
-             for life, facts in enumerate(lives)]
-    intervals = segment.label_intervals(log.samples, log.events, facts=[facts.values for facts in lives])
-    rule = LevelRule() if min_clean is None else replace(LevelRule(), min_clean=min_clean)
-    levels = summarise_levels(intervals, confidence=confidence, rule=rule)
-    levels = keep_one_configuration(levels, [facts.values for facts in lives])
-    described = segment.describe_sources(log.samples)
-    used = described[described["is_used"]]
-    levels = keep_one_source(levels, {int(life): str(name) for life, name in zip(
-        used["server_life"], used["source"], strict=True)})
-    life = _main_life(levels)
-    facts = lives[life] if life < len(lives) else lives[-1]
-    of_law = intervals[intervals["server_life"].isin(_fitted_lives(levels))]
+    measured = measure(log, user, confidence=confidence, choice=choice)
+    intervals, levels, facts, life = measured.intervals, measured.levels, measured.facts, main_life(measured.levels)
+    told = [facts_of_life.values for facts_of_life in measured.lives]
+    of_law = intervals[intervals["server_life"].isin(fitted_lives(levels))]
     phases = segment.phase_seconds(of_law)
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
-    notes = [*_incidents(log, _fitted_lives(levels)), *_other_lives(levels, intervals),
-             *_combined(log, [facts.values for facts in lives], _fitted_lives(levels))]
-    told = [facts.values for facts in lives]
-    return _assemble(log, facts, intervals, levels, confidence, phases, client, command, (), notes, told, side or {})
+    notes = [*_incidents(log, fitted_lives(levels)), *_other_lives(levels, intervals),
+             *_combined(log, told, fitted_lives(levels))]
+    return _assemble(log, facts, intervals, levels, measured.fitted, confidence, phases, client, command, (), notes,
+                     told, side or {})
 
 
 MIXED_RECORDS = 3
@@ -177,50 +168,16 @@ def _combined(log: Log, facts: Sequence[Mapping[str, Any]], lives: Sequence[int]
 
 
 def _analyse_table(
-    path: Path, user: Mapping[str, Any], confidence: float, command: str, side: Mapping[str, Any]
+    path: Path, user: Mapping[str, Any], confidence: float, command: str, side: Mapping[str, Any], choice: Choice
 ) -> Analysis:
     """Fit a hand-typed table: no log, so no intervals, phases or client average."""
-    levels = ingest.read_table(path)
+    levels = choose_levels(ingest.read_table(path), choice)
     facts = merge_facts(None, user)
+    fitted = fit(levels, None, facts, confidence=confidence, choice=choice)
     with open(path, "rb") as file:
         sha256 = file_digest(file, "sha256").hexdigest()
-    return _assemble(None, facts, None, levels, confidence, None, None, command, (sha256,), [], [facts.values], side)
-
-
-def _fitted_lives(levels: pd.DataFrame) -> list[int]:
-    """Return the server lives that the law rests on; the last one where no level is fitted."""
-    return sorted(int(life) for life in levels.loc[levels["is_fitted"], "server_life"].unique()) or [_main_life(levels)]
-
-
-def _main_life(levels: pd.DataFrame) -> int:
-    """Return the server life with most fitted levels; the last one where none is."""
-    lives = levels.loc[levels["is_fitted"], "server_life"]
-    return int(lives.mode().iloc[0]) if len(lives) else int(levels["server_life"].max() if len(levels) else 0)
-
-
-def _fit(
-    levels: pd.DataFrame, intervals: pd.DataFrame | None, facts: Facts, confidence: float,
-    allowed: Allowance | None,
-) -> Fits:
-    """Fit the levels; with too few of them, the contaminated intervals with a prefill covariate."""
-    experts = facts.get("n_experts"), facts.get("n_experts_active")
-    if not all(experts) and allowed is not None:
-        experts = allowed.experts or experts
-    fits = laws.fit_laws(
-        levels, confidence=confidence, intervals=intervals,
-        roofline_step_s=allowed.ideal_step_s if allowed is not None else None,
-        experts=experts if all(experts) else None, captured_batch_sizes=facts.get("captured_batch_sizes"),
-    )
-    fitted = levels[levels["is_fitted"]]
-    is_contaminated = fitted["running_req"].nunique() < MIN_LEVELS or fitted["method"].eq("prefill_corrected").any()
-    if fits.selected.refused is None or intervals is None or not is_contaminated:
-        return fits
-    used = fitted["server_life"].unique() if len(fitted) else [_main_life(levels)]
-    pooled = laws.fit_with_prefill(intervals[intervals["server_life"].isin(used)], confidence=confidence)
-    if pooled.refused is not None or pooled["slope_s_per_req"].lo <= 0:
-        return fits
-    return replace(fits, linear=pooled, selected=pooled, candidates=(*fits.candidates, pooled),
-                   selection="too few clean levels: pooled regression over all intervals with a prefill covariate")
+    return _assemble(None, facts, None, levels, fitted, confidence, None, None, command, (sha256,), [], [facts.values],
+                     side)
 
 
 READ_ESTIMATE = "est. read BW (GB/s per GPU)"
@@ -256,7 +213,7 @@ def _incidents(log: Log, lives: Sequence[int]) -> list[str]:
 
 def _other_lives(levels: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
     """Say which server lives the answer leaves out, and which file holds the ones it rests on."""
-    lives = _fitted_lives(levels)
+    lives = fitted_lives(levels)
     others = sorted(set(intervals["server_life"]) - set(lives))
     if not others:
         return []
@@ -299,21 +256,16 @@ SAID_OF_SIDE_FILES = ("boards_differ", "boards_of_others", "dead_counter")
 
 
 def _assemble(
-    log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, confidence: float,
-    phases: dict[str, float] | None, client: scorecard.Client | None, command: str, log_sha256: Sequence[str],
-    said: Sequence[str], told: Sequence[Mapping[str, Any]], side: Mapping[str, Any],
+    log: Log | None, facts: Facts, intervals: pd.DataFrame | None, levels: pd.DataFrame, fitted: Fitted,
+    confidence: float, phases: dict[str, float] | None, client: scorecard.Client | None, command: str,
+    log_sha256: Sequence[str], said: Sequence[str], told: Sequence[Mapping[str, Any]], side: Mapping[str, Any],
 ) -> Analysis:
-    """Compare with the roofline, fit, judge, and state everything."""
+    """Judge what was measured, and state everything."""
     notes = [*said, *facts.contradictions, *(f"{key} (--context): {reason}" for key, reason in facts.unused.items())]
-    allowed, refused = None, None
-    try:
-        allowed = allowance.of_levels(levels, facts)
-        refused = allowed.roofline.refused
+    fits, allowed, refused = fitted.fits, fitted.allowed, fitted.refused
+    if allowed is not None:
         notes += [*allowed.deployment.warnings, *allowed.roofline.warnings]
         notes += [] if log is None else _own_estimates(log.samples, allowed.deployment.hardware)
-    except RooflogError as error:  # a fact that cannot be used is said, never fatal
-        refused = str(error)
-    fits = _fit(levels, intervals, facts, confidence, None if refused else allowed)
     if log is not None and len(log.moments):
         fits = replace(fits, crosschecks=laws.crosscheck_moments(fits, log.moments))
     if allowed is not None and not refused:
@@ -323,12 +275,12 @@ def _assemble(
         except RooflogError as error:  # a change that cannot be read leaves the rest as it is
             notes.append(str(error))
     run = investigation.empty_run(levels, fits, facts, allowed) if log is None or intervals is None else Run(
-        log.samples, log.events, intervals, levels, fits, facts, told, _fitted_lives(levels), allowed)
+        log.samples, log.events, intervals, levels, fits, facts, told, fitted_lives(levels), allowed)
     baseline = _baseline(side, confidence)
     evidence = investigation.gather(run, side, baseline)
     judgement = investigation.investigate(run, evidence, baseline)
     notes += [*judgement.evidence.notes, *(item.says for item in judgement.seen if item.name in SAID_OF_SIDE_FILES)]
-    of_law = None if intervals is None else intervals[intervals["server_life"].isin(_fitted_lives(levels))]
+    of_law = None if intervals is None else intervals[intervals["server_life"].isin(fitted_lives(levels))]
     card = scorecard.build(
         log, of_law, levels, fits, facts={**facts.values, **investigation.measured(run)}, phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),
@@ -346,4 +298,4 @@ def _baseline(side: Mapping[str, Any], confidence: float) -> Run | None:
     if other.log is None or other.intervals is None:
         return investigation.empty_run(other.levels, other.fits, other.facts, other.allowed)
     return Run(other.log.samples, other.log.events, other.intervals, other.levels, other.fits, other.facts,
-               list(other.log.facts), _fitted_lives(other.levels), other.allowed)
+               list(other.log.facts), fitted_lives(other.levels), other.allowed)

@@ -77,10 +77,13 @@ def prefill_cost(mixed: pd.DataFrame, known: dict[float, float]) -> tuple[float,
     if dof < 2:
         return np.nan, np.nan
 
+    different, number = np.unique(levels, return_inverse=True)
+
     def residual(cost: float) -> np.ndarray:
         rest_s = wall_s - cost * prompt
-        free = {level: _shared_step(rest_s, steps, levels == level, is_window) for level in set(levels) - set(known)}
-        step_s = np.array([(known | free)[level] for level in levels])
+        each_s = [known[level] if level in known else _shared_step(rest_s, steps, levels == level, is_window)
+                  for level in different.tolist()]
+        step_s = np.array(each_s)[number]
         return (steps - rest_s / step_s) / steps if is_window else (rest_s - steps * step_s) / wall_s
 
     highest = float(0.95 * np.min(wall_s[prompt > 0] / prompt[prompt > 0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,17 @@ MAX_RANKS = 8
 SYMBOL_SIZE = 7
 
 
+Thin = Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]
+"""Rows of one trace -> those that are drawn, and a note where it is not all of them."""
+
+
 def timeline(
-    intervals: pd.DataFrame, events: pd.DataFrame | None = None, *, title: str = "", subtitle: str = ""
+    intervals: pd.DataFrame,
+    events: pd.DataFrame | None = None,
+    *,
+    title: str = "",
+    subtitle: str = "",
+    thin: Thin = style.thin,
 ) -> go.Figure:
     """Draw decode rate and running requests over time, coloured by label; rejected intervals are hollow.
 
@@ -34,6 +43,8 @@ def timeline(
         Server events, as thin vertical lines.
     title, subtitle : str
         Finding and run; the title is computed if empty.
+    thin : callable, optional
+        Chooses the rows that a trace draws; by default at most `style.MAX_POINTS`.
 
     Returns
     -------
@@ -49,7 +60,7 @@ def timeline(
     for label, (colour, symbol) in style.LABEL_MARKS.items():
         of_label = intervals[intervals["label"].eq(label)]
         for is_clean, part in sorted(of_label.groupby("clean"), key=lambda group: not group[0]):
-            drawn, note = style.thin(part)
+            drawn, note = thin(part)
             notes += [f"{label}: {note}"] if note else []
             name = f"{label}{'' if is_clean else ' (not clean)'}"
             for row, column in ((1, "decode_tok_per_s"), (2, "running_req_printed")):
