@@ -55,6 +55,13 @@ def moe():
     return bound.roofline(model, BOARD, levels, 1000.0, step_s=[0.004, 0.008, 0.012], achievable_frac=0.5)
 
 
+def test_steps_of_seconds_are_named_in_seconds(moe):
+    slow = bound.roofline(hand.HandModel(1.5e9, 1e5), BOARD, np.array([1.0, 4.0, 16.0]), 1000.0,
+                          step_s=[0.02, 0.5, 4.0], achievable_frac=0.5)
+    ticks = plots.roofline_steps(slow).layout.yaxis.ticktext
+    assert {"1 s", "2 s", "500 ms"} <= set(ticks) and not any("e+" in tick for tick in ticks)
+
+
 def test_expected_is_drawn_between_strict_and_target(moe):
     figure = plots.roofline_steps(moe)
     expected = trace(figure, "expected")

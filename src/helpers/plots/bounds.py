@@ -105,7 +105,7 @@ def roofline_steps(
     seconds = _ticks(low, high)
     figure.update_yaxes(type="log", title={"text": "step time [s]"}, tickvals=seconds,
                         range=[np.log10(low), np.log10(high)],
-                        ticktext=[f"{value * MS_PER_S:.3g} ms" for value in seconds])
+                        ticktext=[f"{value:g} s" if value >= 1 else f"{value * MS_PER_S:.3g} ms" for value in seconds])
     figure.update_layout(margin={"r": 90})
     _mark_knees(figure, knees_req, ticks)
     return style.finish(figure, title or ratio_finding(roofline), subtitle, _notes(roofline, ticks))
