@@ -79,6 +79,8 @@ def test_numbers_in_a_sentence_have_a_unit_and_three_figures_and_stay_raw_in_the
     assert "weight_bytes 16010000000.0 against 16020000000.0" in same_figures
     flags = judge_validity({"a": False, "n_s": 1, "slots_max": 256}, {"a": True, "n_s": 1, "slots_max": 512}).sentence
     assert "a False against True; slots_max 256 against 512" in flags
+    argument = judge_validity({"args": {"poll_s": 8192}}, {"args": {"poll_s": 16384}}).sentence
+    assert "args.poll_s 8192 against 16384" in argument  # an engine's own name promises no unit
 
 
 @pytest.mark.parametrize("more", [{}, {"output_tokens": 400.0}])

@@ -250,3 +250,5 @@ def test_a_new_server_that_runs_out_of_memory_does_not_pass(tmp_path):
     there, back = (regression.compare_sides(*pair) for pair in (sides, sides[::-1]))
     assert there["exit_code"] == 2 and "Servers of the new side failed: new.log" in there["overall"]["sentence"]
     assert back["exit_code"] == 0 and "Servers of the base side failed" in back["answer"]
+    both = regression.compare_sides(sides[1], sides[1])  # one that failed before is no loss
+    assert both["exit_code"] == 0 and both["answer"].count("side failed: new.log") == 2
