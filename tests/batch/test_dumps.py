@@ -46,12 +46,14 @@ def test_small_texts_without_a_server_in_them_are_left_out_of_a_folder_and_named
         "empty.log": "", "access.log": 'INFO: 1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n',
         "large.log": "read me first\n" * 80_000,
         "start.log": "[2026-02-03 04:00:00] server_args=ServerArgs(tp_size=1)\n",
-        "broken.log": "x" + "Decode batch. #running-req: ?, gen throughput (token/s): ?\n"}
+        "broken.log": "x" + "Decode batch. #running-req: ?, gen throughput (token/s): ?\n",
+        "keys.log": "[2026-02-03 04:00:00 TP0] #running-req: 5, #token: 5, gen throughput\n"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "binary.log").write_bytes(bytes(range(256)))
     dumps, notes = found(tmp_path)
-    assert {dump.name for dump in dumps} == {"server", "empty", "access", "large", "start", "broken", "binary"}
+    assert {dump.name for dump in dumps} == {"server", "empty", "access", "large", "start", "broken", "keys",
+                                               "binary"}
     assert len(notes) == 1 and "12 texts have nothing of a server in them and were left out: a/note0.txt" in notes[0]
     assert "note9.txt and 2 more" in notes[0]
     by_folder, notes = found(tmp_path, group="folder")
