@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lab samples normalise dictionary picture sweeps fuzz bench calibration study soak clean
+.PHONY: help demo test check lint types lab docs samples normalise dictionary picture sweeps fuzz bench calibration study soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  "$(PYTHON)" has no venv module (Debian and Ubuntu: apt install python3-venv)))
 	@echo "Installing into $(VENV), once: one to three minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # Exit code 2 is an answer too: the log holds too little for a law, and the answer says why.
@@ -47,8 +47,11 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-lab: $(INSTALLED)  ## the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks
+lab: $(INSTALLED)  ## JupyterLab at notebook 00, asking no server for news
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_diagnose.ipynb --LabApp.app_settings_dir='$(CURDIR)/tools/lab'
+
+docs: $(INSTALLED)  ## the documentation, executed, as pages in runs/docs that open offline (a minute)
+	PYTHONPATH=tools $(BIN)/python -m docsite
 
 SIMULATED := field_case_a healthy_moe
 
@@ -65,13 +68,14 @@ samples: $(INSTALLED)  ## regenerate the simulated logs, byte for byte
 
 normalise: $(INSTALLED)  ## execute the notebooks again and store them in normal form
 	$(BIN)/python -m helpers.run normalise
+	$(BIN)/python -m helpers.run normalise docs/*.ipynb
 
-dictionary: $(INSTALLED)  ## regenerate the generated parts of data/README.md
+dictionary: $(INSTALLED)  ## regenerate the generated parts of data/README.md and docs/
 	$(BIN)/python tools/data_readme.py
+	PYTHONPATH=tools $(BIN)/python -m docsite reference
 
-picture: demo  ## docs/answer.png from the report of the simulated log (needs chromium)
-	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --window-size=1100,900 --virtual-time-budget=10000 \
-	  --screenshot=docs/answer.png "$(CURDIR)/$$(ls -td $(DEMO)/*/ | head -1)report.html"
+picture: $(INSTALLED)  ## the pictures of README.md: docs/answer.png and docs/watch.svg (needs chromium)
+	$(BIN)/python tools/picture.py $(CHROMIUM)
 
 sweeps: $(INSTALLED)  ## errors of the laws and of the prediction on public sweeps (needs ../shared)
 	$(BIN)/pytest -q -s tests/test_measured_sweeps.py tests/physics/test_prediction.py

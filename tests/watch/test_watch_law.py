@@ -145,3 +145,23 @@ def test_more_levels_than_the_terminal_has_lines_are_cut_from_below():
     assert len(text.splitlines()) <= 24
     assert "49 lower levels are not shown" in text
     assert " 59 " in text
+
+
+def test_intervals_that_are_counted_and_not_estimated_yet_are_told_apart():
+    """Estimated from 40, counted 44; two groups of ranks at one total of 8 hold 20 each, and none is behind."""
+    watcher = Watcher(max_cpu_frac=0, _credit_s=1e9)
+    watcher.levels.add(intervals(4, np.full(40, 0.02)), 0)
+    for group in ("prefill", "decode"):
+        watcher.levels.add(intervals(8, np.full(20, 0.02), rank_group=group), 0)
+    watcher.levels.fit()
+    watcher.clean_counts = {4.0: 44, 8.0: 40}
+    assert [row[1:3] for row in words.level_rows(watcher.status())] == [
+        ("4", "40 of 44"), ("8", "20"), ("8", "20")]
+
+
+def test_an_ended_server_needs_its_next_start_and_says_so_undimmed():
+    watcher = Watcher()
+    status = {**watcher.status(), "ended": "crash", "needed": "the newest interval is not clean: running_req changed"}
+    assert words.needed(status) == "the next start of the server"
+    phase = dict(block.rows(status))["phase"]
+    assert "dim" not in str(phase.style) and str(phase.spans[-1].style) == "bold red"

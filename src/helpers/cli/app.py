@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 from helpers import __version__
 from helpers.cli import batch, bound, catalogues, compare, doctor, engines, history, plan, simulate, watch
 from helpers.cli import redact as redaction
+from helpers.cli.manual import MANUAL, MORE, arrange, flowing
 from helpers.cli.printing import (
     describe_lives,
     print_accounting,
@@ -37,43 +38,10 @@ from helpers.schema import RooflogError, printable
 CANNOT_RUN = 3
 INTERRUPTED = 130
 READER_LEFT = 141
-MANUAL = """
-[bold]From an LLM server log to a defended statement of what limits decode.[/bold]
 
-Point it at what a running or finished LLM server wrote (rooflog engines). It says
-what the log measured, which part of it is steady decode, how the step time
-grows with running requests, and how far that is from the roofline.
-
-  rooflog run server.log       the answer, and a folder with notebook, report
-                               and scorecard
-  rooflog fit server.log       the answer and the levels; nothing is written
-  rooflog fit rates.csv        the same from a table of running_req and
-                               decode_tok_per_s
-  rooflog compare BASE NEW     did it regress: level by level, term by term
-  rooflog history RUNS_DIR     when did it: change points over runs in time
-  rooflog batch logs/          the answer for many logs, with an index page
-  rooflog plan RUN_DIR         the next experiment as a script
-  rooflog watch server.log     what a running server does now; waits for
-                               steady decode
-  rooflog ingest server.log    what every line of the log was
-  rooflog simulate --estimate  what a sweep would look like, and how long it
-                               would take
-  rooflog bound MODEL          what the hardware allows, without a log
-  rooflog models, hardware     what is known by name, with its source
-  rooflog engines              what is read from each engine's logs
-  rooflog redact LOG --out F   the same log, safe to share
-  rooflog doctor               what works on this machine, and what to do
-
-What the log does not know goes into --context, as JSON text or as the path
-of a YAML or JSON file: --context '{"hardware": "h100-sxm", "tp": 1,
-"weight_bytes_per_step": 15e9, "kv_bytes_per_tok": 131072}'
-
-[bold]Exit codes[/bold]: 0 good or same; 1 a check failed or it regressed; 2 cannot tell
-(with the reason); 3 could not run.
-"""
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=MANUAL, add_completion=True,
-                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=flowing(MANUAL), epilog=flowing(MORE),
+                  add_completion=True, pretty_exceptions_enable=False,
+                  context_settings={"help_option_names": ["-h", "--help"]})
 
 Logs = Annotated[list[str], typer.Argument(metavar="LOG", help="Files, folders or globs; .gz and .zst too.")]
 ContextFacts = Annotated[
@@ -154,7 +122,9 @@ def run(
 
         print(printable(scorecard.answer(result.scorecard)))
     if not as_json:
-        print(f"{'Kept' if result.exit_code == CANNOT_RUN else 'Written'}: {shown_path(result.folder)}")
+        is_whole = result.exit_code != CANNOT_RUN
+        print(f"{'Written' if is_whole else 'Kept'}: {shown_path(result.folder)}"
+              f"{' (open report.html in it)' if is_whole else ''}")
     if result.message:
         _complain(result.message if not as_json else f"{result.message} (kept in {shown_path(result.folder)})")
     raise typer.Exit(result.exit_code)
@@ -261,6 +231,7 @@ app.command()(engines.engines)
 app.command()(redaction.redact)
 app.command()(doctor.doctor)
 app.command("bug-report")(redaction.bug_report)
+arrange(app)
 
 
 def _names(logs: Sequence[str]) -> str:

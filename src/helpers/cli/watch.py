@@ -24,7 +24,7 @@ def watch(
         str, typer.Option(metavar="steady|idle|done", help="Stop, with an exit code, when it is.",
                           autocompletion=lambda: ["steady", "idle", "done"])
     ] = "",
-    timeout: Annotated[float, typer.Option(metavar="S", help="Longest time to watch [s]; 0 is without limit.")] = 0.0,
+    timeout: Annotated[float, typer.Option(metavar="S", help=r"Longest time to watch \[s]; 0 is without limit.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per change, in base units.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -64,7 +64,7 @@ class Block:
         """Print what must not scroll out of sight."""
         if change.change in ("alarm", "note", "life", "end"):
             style = "bold red" if change.change == "alarm" else ""
-            self._console.print(Text(words.line(change), style), soft_wrap=True)
+            self._console.print(Text(words.line(change), style))
 
     def render(self) -> RenderableType:
         """Build the block."""
@@ -103,7 +103,7 @@ def rows(status: dict[str, Any]) -> list[tuple[str, Text]]:
         As `Watcher.status` returns it.
     """
     is_lost = status["ended"] == "crash"
-    phase = Text(status["phase"], _STYLES[status["phase"]])
+    phase = Text.assemble((status["phase"], _STYLES[status["phase"]]))  # not the style of all: an end is not dim
     if status["ended"]:
         phase.append(f"  the server has ended: {status['ended']}", "bold red" if is_lost else "bold")
     rate = "none" if status["decode_tok_per_s"] is None else f"{show(status['decode_tok_per_s'], 'tok/s')} now"

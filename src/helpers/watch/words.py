@@ -77,6 +77,8 @@ def _parameter(one: Values) -> str:
 
 def needed(status: Values) -> str:
     """Return what is missing for the proof of steady decode."""
+    if status["ended"]:
+        return "the next start of the server"
     if status["phase"] == "steady":
         return "nothing: steady decode is proven"
     return status["needed"] or (
@@ -87,13 +89,19 @@ def level_rows(status: Values) -> list[tuple[str, ...]]:
     """Return a row per level: mark of the present one, requests, clean intervals, step with interval, rate, note."""
     rows = []
     measured = set()
+    newest = {round(total, 3): n for total, n in status["clean_counts"].items()}
+    totals = [round(level["running_req_total"] or level["running_req"], 3) for level in status["levels"]]
     for level in status["levels"]:
         total = level["running_req_total"] or level["running_req"]
         measured.add(round(total, 3))
         step = show(level["step_s"], "s", level["step_s_lo"], level["step_s_hi"])
         if level["accept_len"]:
             step += f", accept length {show(level['accept_len'])}"
-        rows.append((total, str(level["n_clean"]), step, show(level["decode_tok_per_s"], "tok/s"),
+        # levels are estimated less often than intervals are counted; two groups of ranks may share a total
+        n_clean, n_newest = level["n_clean"], newest.get(round(total, 3), 0)
+        is_behind = n_clean < n_newest and totals.count(round(total, 3)) == 1
+        clean = f"{n_clean} of {n_newest}" if is_behind else str(n_clean)
+        rows.append((total, clean, step, show(level["decode_tok_per_s"], "tok/s"),
                      "" if level["is_fitted"] else "not in the law yet"))
     rows += [(total, str(n), "not estimated yet", "", "") for total, n in status["clean_counts"].items()
              if round(total, 3) not in measured]
