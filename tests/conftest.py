@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +35,26 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no reference material at ../{folder.name} beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A browser's command; tests that look at a page are skipped, visibly, without one."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"none of {', '.join(names)} is here: no page is looked at")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """A started browser, driven by playwright."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no page is looked at")
+    with driver.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

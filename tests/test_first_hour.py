@@ -92,18 +92,6 @@ def test_the_picture_of_watch_holds_the_simulated_law_and_loads_nothing(root):
 
 
 @pytest.fixture
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium: JupyterLab is not looked at")
-    with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
 def lab(root, tmp_path):
     """Start what `make lab` starts, on a copy of the checkout, without a browser and without the user's settings."""
     if shutil.which("make") is None:

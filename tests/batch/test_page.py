@@ -6,7 +6,6 @@ nowhere, a colour too faint to read, a sort by text of numbers, a filter that lo
 
 import base64
 import json
-import shutil
 import subprocess
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -275,15 +274,7 @@ setTimeout(() => { said.push(names().length, [...document.querySelectorAll("sele
 """
 
 
-@pytest.fixture(scope="module")
-def browser():
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
-        pytest.skip("no chromium to show the page in")
-    return found
-
-
-def test_the_table_sorts_and_filters_in_a_browser(browser, tmp_path):
+def test_the_table_sorts_and_filters_in_a_browser(chromium, tmp_path):
     """Steps of 9, 10 and 100 ms sort as numbers, unknown last both ways; names sort as people count."""
     rows = [row_of(f"/data/{name}.log", f"{name}-1") | {"top_step_s": step_s, "top_step_s_lo": None}
             for name, step_s in (("b10", 0.1), ("b2", 0.009), ("b1", 0.01))]
@@ -294,7 +285,7 @@ def test_the_table_sorts_and_filters_in_a_browser(browser, tmp_path):
         "</body>", f"<script>{{{SCRIPT_TEST}}}</script></body>"))
     (tmp_path / "policy.html").write_text(text)
     shown = [subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
          (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=BROWSER_S, check=True,
     ).stdout for name in ("index.html", "policy.html")]

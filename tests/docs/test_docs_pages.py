@@ -9,7 +9,6 @@ import json
 import posixpath
 import re
 import shlex
-import shutil
 from html.parser import HTMLParser
 
 import nbformat
@@ -210,23 +209,18 @@ def test_text_of_a_notebook_cannot_become_markup(root):
 
 @pytest.mark.filterwarnings("default")  # of the browser's driver, not ours
 @pytest.mark.parametrize("width", [1100, 400])
-def test_pages_in_a_browser(site, width):
+def test_pages_in_a_browser(site, width, browser):
     """Offline, on a screen and on a telephone: no message, no sideways scrolling, a link followed, figures drawn."""
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium: the pages are not looked at")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": width, "height": 800}, offline=True).new_page()
-        faults = []
-        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto((site[0]["index.html"].folder / "index.html").as_uri())
-        for words, title in (("How-to", "How-to: short recipes"), ("Tutorial A", "Tutorial: field case A")):
-            page.locator("nav.pages").get_by_role("link", name=words, exact=True).click()
-            assert page.locator("h1").inner_text().startswith(title)
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), words
-        page.locator(".plot .main-svg").first.wait_for(state="attached")
-        browser.close()
+    context = browser.new_context(viewport={"width": width, "height": 800}, offline=True)
+    page = context.new_page()
+    faults = []
+    page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto((site[0]["index.html"].folder / "index.html").as_uri())
+    for words, title in (("How-to", "How-to: short recipes"), ("Tutorial A", "Tutorial: field case A")):
+        page.locator("nav.pages").get_by_role("link", name=words, exact=True).click()
+        assert page.locator("h1").inner_text().startswith(title)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), words
+    page.locator(".plot .main-svg").first.wait_for(state="attached")
+    context.close()
     assert faults == []

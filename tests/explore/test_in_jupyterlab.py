@@ -5,7 +5,6 @@ in the console, anything that is asked of another machine.
 """
 
 import re
-import shutil
 import time
 
 import pytest
@@ -19,26 +18,9 @@ OF_THE_DRIVER = "GL Driver Message"  # a browser without a graphics card says th
 
 
 @pytest.fixture(scope="module")
-def lab(root, tmp_path_factory):
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
-    if browser_path() is None:
-        pytest.skip("no chromium: the explorer is not looked at")
+def lab(browser, root, tmp_path_factory):
     with jupyter_lab(place(tmp_path_factory.mktemp("lab") / "work", root, *NOTEBOOKS)) as base:
         yield base
-
-
-def browser_path():
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser(lab):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

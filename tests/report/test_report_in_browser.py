@@ -5,7 +5,6 @@ scrolls sideways, a table that cannot be sorted by key or is cut on paper, a num
 """
 
 import json
-import shutil
 import time
 
 import pytest
@@ -16,18 +15,6 @@ from helpers.display import level_key, show
 pytestmark = pytest.mark.filterwarnings("default")  # of IPython and of the browser's driver, not ours
 
 WIDE, NARROW = {"width": 1100, "height": 900}, {"width": 400, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium: the report is not looked at")
-    with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
