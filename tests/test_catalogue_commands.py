@@ -93,4 +93,5 @@ def test_a_name_that_is_not_certain_is_one_line_and_exit_3(capsys, words, messag
 def test_help(capsys):
     for command in ("models", "hardware"):
         assert "Example" in call(capsys, command, "--help")[1]
-    assert "rooflog models, hardware" in call(capsys, "--help")[1]
+    shown = call(capsys, "--help")[1]
+    assert "models" in shown and "hardware" in shown

@@ -16,7 +16,17 @@ from helpers.allowance import Allowance
 from helpers.facts import Facts, merge_facts, read_context
 from helpers.ingest import Log
 from helpers.investigation import Judgement, Run
-from helpers.measure import Choice, Fitted, choose_levels, fit, fitted_lives, main_life, measure
+from helpers.measure import (
+    Choice,
+    Fitted,
+    choose_levels,
+    fit,
+    fitted_lives,
+    main_life,
+    measure,
+    require_confidence,
+    what_was_chosen,
+)
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
 from helpers.schema import Fits, LogFormatError, RooflogError
@@ -113,8 +123,7 @@ def analyse(
     RooflogError
         ``confidence`` is not a share between 0 and 1, or a choice cannot be.
     """
-    if not 0 < confidence < 1:
-        raise RooflogError(f"confidence: expected a share between 0 and 1, found {confidence:g}")
+    require_confidence(confidence)
     user, choice = read_context(context), choice or Choice()
     if min_clean is not None:
         choice = replace(choice, level=replace(choice.level, min_clean=min_clean))
@@ -133,7 +142,7 @@ def analyse(
     of_law = intervals[intervals["server_life"].isin(fitted_lives(levels))]
     phases = segment.phase_seconds(of_law)
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
-    notes = [*_incidents(log, fitted_lives(levels)), *_other_lives(levels, intervals),
+    notes = [*what_was_chosen(intervals), *_incidents(log, fitted_lives(levels)), *_other_lives(levels, intervals),
              *_combined(log, told, fitted_lives(levels))]
     return _assemble(log, facts, intervals, levels, measured.fitted, confidence, phases, client, command, (), notes,
                      told, side or {})

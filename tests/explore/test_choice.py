@@ -11,7 +11,17 @@ import pytest
 from helpers import ingest, measure, schema, synth
 from helpers.analysis import analyse
 from helpers.laws import fit_laws
-from helpers.measure import LEFT_OUT, Choice, choice_of, choose_intervals, choose_law, choose_levels
+from helpers.measure import (
+    LEFT_OUT,
+    Choice,
+    choice_of,
+    choose_intervals,
+    choose_law,
+    choose_levels,
+    require_confidence,
+    what_was_chosen,
+)
+from helpers.measure.choice import READMITTED
 from helpers.schema import NotEnoughData, RooflogError
 from law_tables import levels_table
 
@@ -150,3 +160,17 @@ def test_what_is_left_out_moves_the_level_as_its_other_intervals_say(sweep):
 def test_min_clean_wins_over_that_of_a_choice(sweep):
     asked = analyse(sweep, choice=choice_of(min_clean=2), min_clean=10_000).levels
     assert not asked["method"].eq("median_of_blocks").any()
+
+
+def test_what_was_chosen_is_told_with_its_share():
+    told = pd.DataFrame({"why": [None, LEFT_OUT, LEFT_OUT, f"{READMITTED}prefill inside", "prefill inside"]})
+    assert what_was_chosen(told) == ["by choice, 2 of 5 intervals are left out and 1 that a rule rejects are counted: "
+                                     "the answer is not that of the whole log"]
+    assert what_was_chosen(told[:1]) == []
+
+
+@pytest.mark.parametrize(("confidence", "said"), [(0.99999, "at most 0.9999, found 0.99999"), (1.0, "between 0 and 1")])
+def test_a_confidence_without_a_finite_interval_is_refused(confidence, said):
+    require_confidence(0.9999)
+    with pytest.raises(RooflogError, match=said):
+        require_confidence(confidence)

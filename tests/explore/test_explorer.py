@@ -142,7 +142,7 @@ def test_the_exported_command_as_it_is_typed_gives_the_same_numbers(explorer, tm
     ("name", "value", "said"),
     [
         ("without_spans", "5", "without_spans: expected start..end in seconds"),
-        ("only_spans", "9000..9001", "spans: expected some of the 83 intervals to be left"),
+        ("only_spans", "9000..9001", "only_spans, without_spans: expected some of the 83 intervals to be left"),
         ("stall_factor", -1.0, "stall_factor: expected a number from 1"),
         ("confidence", 1.5, "confidence: expected a share between 0 and 1, found 1.5"),
         ("context_tok", -5.0, "what_if: context_tok: expected a number above 0"),

@@ -11,11 +11,10 @@ from helpers.display import level_key
 from helpers.explore.panel import labelled
 from helpers.explore.what_if import AS_MEASURED, board_names, ranks_of, read_change, write_change
 from helpers.laws.candidates import known_laws
-from helpers.measure import Choice, Measured, choice_of, write_spans
+from helpers.measure import Choice, Measured, choice_of, require_confidence, write_spans
 from helpers.measure.choice import READMITTED
 from helpers.physics.model.formats import FORMATS, KV_FORMATS
 from helpers.physics.what_if.changes import Change
-from helpers.schema import RooflogError
 
 BY_THE_LEVELS = "as the levels support"
 LAWS = tuple(known_laws((2, 1), lambda running_req: running_req))
@@ -128,7 +127,6 @@ def chosen_of(parameters: Mapping[str, Any]) -> tuple[Choice, Change | None, flo
     """
     rest = dict(parameters)
     confidence = rest.pop("confidence")
-    if not 0 < confidence < 1:
-        raise RooflogError(f"confidence: expected a share between 0 and 1, found {confidence:g}")
+    require_confidence(confidence)
     change = read_change(rest.pop("what_if"))
     return choice_of(**rest), change, confidence

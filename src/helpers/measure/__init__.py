@@ -12,6 +12,8 @@ from helpers.measure.choice import (
     choose_levels,
     counted,
     read_spans,
+    require_confidence,
+    what_was_chosen,
     write_spans,
 )
 from helpers.measure.stages import (
@@ -31,5 +33,5 @@ from helpers.measure.stages import (
 __all__ = [
     "LEFT_OUT", "Choice", "Fitted", "Measured", "Measurer", "choice_of", "choose_intervals", "choose_law",
     "choose_levels", "counted", "estimate", "find_lives", "fit", "fitted_lives", "label", "main_facts", "main_life",
-    "measure", "read_spans", "write_spans",
+    "measure", "read_spans", "require_confidence", "what_was_chosen", "write_spans",
 ]

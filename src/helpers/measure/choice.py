@@ -106,6 +106,27 @@ def choice_of(
     )
 
 
+MAX_CONFIDENCE = 0.9999
+"""Beyond, an interval says more about the shape of a tail than about the data, and ends at infinity [1]."""
+
+
+def require_confidence(confidence: float) -> None:
+    """Raise RooflogError for what cannot be the confidence of an interval."""
+    if not 0 < confidence < 1:
+        raise RooflogError(f"confidence: expected a share between 0 and 1, found {confidence:g}")
+    if confidence > MAX_CONFIDENCE:
+        raise RooflogError(f"confidence: expected at most {MAX_CONFIDENCE}, found {confidence:.15g}")
+
+
+def what_was_chosen(intervals: pd.DataFrame) -> list[str]:
+    """Say how many intervals a person left out or let in; nothing where there are none."""
+    n_out = int(intervals["why"].eq(LEFT_OUT).sum())
+    n_back = int(intervals["why"].fillna("").str.startswith(READMITTED).sum())
+    said = [f"{n_out} of {len(intervals)} intervals are left out"] * bool(n_out)
+    said += [f"{n_back} that a rule rejects are counted"] * bool(n_back)
+    return [f"by choice, {' and '.join(said)}: the answer is not that of the whole log"] if said else []
+
+
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -177,7 +198,9 @@ def choose_intervals(intervals: pd.DataFrame, choice: Choice) -> pd.DataFrame:
     if choice.only_s:
         is_out |= ~_in_spans(intervals["t_s"], choice.only_s)
     if is_out.all():
-        raise NotEnoughData(f"spans: expected some of the {len(intervals)} intervals to be left, found none")
+        raise NotEnoughData(
+            f"only_spans, without_spans: expected some of the {len(intervals)} intervals to be left, found none; they "
+            f"end between {intervals['t_s'].min():.1f} and {intervals['t_s'].max():.1f} s")
     why = intervals["why"].mask(is_back, READMITTED + intervals["why"]).mask(is_out, LEFT_OUT)
     return intervals.assign(clean=(intervals["clean"] | is_back) & ~is_out, why=why)
 
