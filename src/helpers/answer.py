@@ -171,7 +171,7 @@ def _asymptote(fit: Mapping[str, Any], measured_tok_per_s: float) -> str:
         fit["asymptote_tok_per_s"], "tok/s", lo, fit["asymptote_tok_per_s_hi"]
     ) + " if the law goes on"
     if lo is not None and lo < measured_tok_per_s:
-        text += " (less than was measured is excluded)"
+        text += f" (the part below {show(measured_tok_per_s, 'tok/s')} is excluded: that was measured)"
     half, selected = fit["half_load_req"], fit["selected"]
     if half is None:
         return text

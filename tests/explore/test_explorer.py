@@ -11,6 +11,7 @@ import shlex
 import pytest
 
 from helpers import cli, explore, ingest, measure
+from helpers.explore import dashboard
 from helpers.explore.command import DEFAULTS
 from helpers.explore.controls import BY_THE_LEVELS, LAWS
 from helpers.explore.log_lines import lines_html
@@ -116,6 +117,7 @@ def test_every_control_is_labelled_with_a_unit_or_names_what_it_chooses(explorer
         ({"ignored_rules": ("prefill inside",), "without_spans": "300..620"}, "<b>1, 32, 64</b>"),
         ({"only_spans": "0..820"}, "<b>1, 16, 64</b>"),
         ({"min_steps": 250}, "<b>1, 16</b>"),
+        ({"prefill_slack_s": 0.0}, " of 83</b>"),
     ],
 )  # fmt: skip
 def test_a_choice_moves_the_numbers_and_its_parameters_repeat_them(explorer, choice, moved, tmp_path, notebook_09):
@@ -157,6 +159,17 @@ def test_a_bad_value_is_one_line_and_the_last_good_state_stays(explorer, name, v
     assert explorer.found is found and explorer.line == line and explorer.timeline.data[0].x is figure
     explorer.controls[name].value = before
     assert explorer.said.value == ""
+
+
+def test_a_choice_that_cannot_be_drawn_leaves_numbers_and_figures_as_they_are(explorer, monkeypatch):
+    def refuse(*given):
+        raise RooflogError("no line to draw")
+
+    found, law, numbers = explorer.found, explorer._law.outputs, explorer.numbers.value
+    monkeypatch.setattr(dashboard, "bounds_figure", refuse)
+    explorer.set(running_req=("1", "16", "32"))
+    assert "no line to draw" in explorer.said.value
+    assert (explorer.found, explorer._law.outputs, explorer.numbers.value) == (found, law, numbers)
 
 
 def test_brushing_adds_spans_and_the_buttons_say_what_for(explorer):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers import remote
 from helpers.levels import LevelRule
+from helpers.parameters import absolute
 from helpers.segment import CleanRule
 
 DEFAULTS: dict[str, float] = {
@@ -56,7 +55,8 @@ class Command:
         """
         words = ["rooflog", "run", *(absolute(log) for log in self.logs), "--notebook", notebook]
         for name, value in {**self.given, **parameters}.items():
-            if value not in ("", 0, [], (), None) and value != DEFAULTS.get(name):
+            is_default = value == DEFAULTS[name] if name in DEFAULTS else value in ("", 0, [], (), None)
+            if not is_default:  # a threshold of zero is a choice
                 words += ["-p", name, _text(value)]
         if self.context:
             words += ["--context", self.context]
@@ -78,11 +78,6 @@ def command(logs: Sequence[str], *, context: Mapping[str, Any] | None = None, **
     facts = {name: absolute(value) if name == "model_config" and _is_file(value) else value
              for name, value in (context or {}).items()}
     return Command(tuple(logs), json.dumps(facts, default=str) if facts else "", given)
-
-
-def absolute(path: str) -> str:
-    """Return a path that holds in any folder; a URL stays as it is."""
-    return path if remote.is_url(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def _is_file(text: Any) -> bool:

@@ -111,7 +111,7 @@ class Explorer:
         live.on_brush(self.timeline, self.brush)
         for control in self.controls.values():
             control.observe(self._changed, names="value")
-        self._show()
+        self._show(self._start)
         self.view = self._arranged(groups)
 
     def set(self, **values: Any) -> None:
@@ -158,24 +158,26 @@ class Explorer:
         parameters = made.parameters_of({name: control.value for name, control in self.controls.items()})
         try:
             choice, change, confidence = made.chosen_of(parameters)
-            self.found = self._compute(choice, change, confidence)
-            self._show(parameters, change)
+            self._show(self._compute(choice, change, confidence), parameters, change)
             self.said.value = ""
         except RooflogError as error:
             self.said.value = complaint(str(error))
 
-    def _show(self, parameters: Mapping[str, Any] | None = None, change: Change | None = None) -> None:
-        """Draw what was found; the timeline only where its intervals are others."""
+    def _show(
+        self, found: Found, parameters: Mapping[str, Any] | None = None, change: Change | None = None
+    ) -> None:
+        """Draw what was found, all of it or nothing; the timeline only where its intervals are others."""
         if parameters is None:
             parameters = made.parameters_of({name: control.value for name, control in self.controls.items()})
             _, change, _ = made.chosen_of(parameters)
-        measured = self.found.measured
-        self._law.outputs = figure_output(law_figure(measured))
-        bounds = bounds_figure(self.found, change)
+        measured = found.measured
+        law, bounds = law_figure(measured), bounds_figure(found, change)
+        self.found = found
+        self._law.outputs = figure_output(law)
         self._bounds.outputs = () if bounds is None else figure_output(bounds)
         if measured.intervals is not self._drawn:
             live.refresh(self.timeline, self._draw_timeline(measured.intervals), self._attach)
-        self.numbers.value = numbers_html(self._start, self.found)
+        self.numbers.value = numbers_html(self._start, found)
         self.line = self._command.line("09", **parameters)
         self._repeat.value = command_html(self.line)
 
