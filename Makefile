@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := runs/demo
+NATIVE := src/helpers/ingest/native
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types lab docs samples normalise dictionary picture sweeps fuzz bench calibration study soak clean
@@ -14,7 +15,7 @@ DEMO := runs/demo
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt tools/build_native.py $(NATIVE)/lines.c
 	$(if $(shell $(PYTHON) -c 'import sys; print("ok" if sys.version_info >= (3, 11) else "")' 2>/dev/null),,$(error \
 	  rooflog needs Python 3.11 or newer; "$(PYTHON)" is $(or $(shell command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1),not there); name another: make PYTHON=python3.12))
 	$(if $(shell $(PYTHON) -c 'import ensurepip, venv; print("ok")' 2>/dev/null),,$(error \
@@ -22,6 +23,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV), once: one to three minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@ls $(NATIVE)/liblines.[sd]* >/dev/null 2>&1 || echo 'No C compiler that works: reading logs is several times slower.' \
+	  'To change that, install one (Debian and Ubuntu: apt install gcc), then: touch tools/build_native.py, and make again.'
 	@touch $@
 
 # Exit code 2 is an answer too: the log holds too little for a law, and the answer says why.
@@ -98,5 +101,5 @@ fuzz: $(INSTALLED)  ## millions of mutated lines against the reader, for an hour
 	nice -n 15 $(BIN)/python tests/fuzz/run_fuzz.py
 
 clean:  ## remove everything that can be made again
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(NATIVE)/liblines.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from helpers import doctor
 from helpers.cli.doctor import doctor as command
+from helpers.ingest import native
 
 
 def status(checks):
@@ -26,8 +28,8 @@ def test_this_machine_is_good_and_every_thing_was_looked_at(monkeypatch):
     names = [check["name"] for check in found["checks"]]
     assert done.exit_code == 0, [check for check in found["checks"] if check["status"] == "not ok"]
     assert found["is_good"] is True
-    assert {"machine", "packages", "files", "run folders", "kernel", "warm kernel", *doctor.LIBRARIES,
-            *doctor.EXTRAS} <= set(names)
+    assert {"machine", "packages", "files", "run folders", "compiled reader", "kernel", "warm kernel",
+            *doctor.LIBRARIES, *doctor.EXTRAS} <= set(names)
     assert all(check["advice"] for check in found["checks"] if check["status"] != "ok")
 
 
@@ -87,6 +89,26 @@ def test_too_little_memory_is_told(monkeypatch):
     assert doctor.check_machine().status == "not ok"
     monkeypatch.setattr(doctor, "_memory_bytes", lambda: None)
     assert doctor.check_machine().status == "ok"
+
+
+def test_the_compiled_reader_is_optional_and_named_with_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "load", lambda: SimpleNamespace(_name="/somewhere/liblines.so"))
+    monkeypatch.delenv("ROOFLOG_NATIVE", raising=False)
+    assert (doctor.check_reader().status, doctor.check_reader().found) == ("ok", "/somewhere/liblines.so")
+    monkeypatch.setenv("ROOFLOG_NATIVE", "0")
+    off = doctor.check_reader()
+    assert (off.status, off.found, off.advice) == (
+        "optional", "switched off by ROOFLOG_NATIVE=0", "unset ROOFLOG_NATIVE")
+    monkeypatch.setattr(native, "load", lambda: None)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
+    missing = doctor.check_reader()
+    assert (missing.name, missing.status, missing.found) == ("compiled reader", "optional", "not built")
+    assert "install a C compiler" in missing.advice and "pip install -e ." in missing.advice
+    (tmp_path / "liblines.so").write_bytes(b"of another machine")
+    stale = doctor.check_reader()
+    assert (stale.status, stale.found) == (
+        "optional", f"{tmp_path / 'liblines.so'} is of another version or machine: not used")
+    assert doctor.is_good([off, missing, stale])
 
 
 def test_a_kernel_that_does_not_start_is_told(monkeypatch):

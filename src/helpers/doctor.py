@@ -108,6 +108,8 @@ def examine(out: str | Path = "runs", progress: Callable[[str], None] | None = N
         found = check_library(name, code)
         is_loaded &= found.status == OK
         yield found
+    if is_loaded:
+        yield check_reader()
     for warm in (False, True):
         say(f"starting a {_kernel_name(warm)}")
         yield check_kernel(warm=warm) if is_loaded else Check(
@@ -257,6 +259,23 @@ def check_library(name: str, code: str) -> Check:
         words = done.stderr.strip().splitlines() or ["no word"]
         return Check(name, NOT_OK, f"does not load: {words[-1][:300]}", advice)
     return Check(name, OK, "loads and works")
+
+
+def check_reader() -> Check:
+    """Look for the compiled part of the reader; without it Python does the same work."""
+    from helpers.ingest import native
+
+    library = native.load()
+    if library is not None and os.environ.get(native.SWITCH) == "0":
+        return Check("compiled reader", OPTIONAL, f"switched off by {native.SWITCH}=0", f"unset {native.SWITCH}")
+    if library is not None:
+        return Check("compiled reader", OK, str(library._name))
+    if sys.platform == "win32":
+        return Check("compiled reader", OPTIONAL, "not on this system", "reading logs is several times slower here")
+    there = sorted(Path(native.__file__).parent.glob("liblines.[sd]*"))
+    found = f"{there[0]} is of another version or machine: not used" if there else "not built"
+    return Check("compiled reader", OPTIONAL, found, "logs are read several times slower without it: install "
+                 "a C compiler (gcc or clang), then rooflog again (in a checkout: pip install -e .)")
 
 
 def _kernel_name(warm: bool) -> str:

@@ -1,0 +1,77 @@
+"""What is compiled: ends of lines, literals in lines and records, without Python's lock (`lines.c`).
+
+Built when the package is installed, if there is a C compiler. Without it everything is read as text, several times
+slower and with the same result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+from ctypes import c_int64, c_uint32, c_void_p
+from pathlib import Path
+
+import numpy as np
+
+HAS_CONTROL, HAS_HIGH, HAS_RETURN, HAS_NUL, HAS_ESCAPE = 1, 2, 4, 8, 16
+"""What `find_ends` tells of a whole text: control codes that are no tab and no end of a line (the last two are some),
+bytes above 127, carriage returns."""
+
+SWITCH = "ROOFLOG_NATIVE"
+"""Environment variable: 0 reads everything as text."""
+
+_FOLDER = Path(__file__).parent
+
+
+@functools.lru_cache(maxsize=1)
+def load() -> ctypes.CDLL | None:
+    """Return the compiled library; None if there is none, or one of another source."""
+    path = _FOLDER / ("liblines.dylib" if sys.platform == "darwin" else "liblines.so")
+    if not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    library.source_hash.restype = ctypes.c_char_p
+    source = _FOLDER / "lines.c"
+    if source.exists():
+        expected = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        if library.source_hash() != expected.encode():
+            return None
+    library.find_ends.argtypes = [c_void_p, c_int64, c_void_p, c_void_p]
+    library.find_ends.restype = c_int64
+    library.mark_lines.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]
+    library.mark_lines.restype = None
+    library.mix_words.argtypes = [c_void_p, c_int64]
+    library.mix_words.restype = ctypes.c_uint64
+    library.read_records.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 7]
+    library.read_records.restype = c_int64
+    return library
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the compiled library if it is there and not switched off."""
+    return None if os.environ.get(SWITCH) == "0" else load()
+
+
+def find_ends(library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, int]:
+    """Return where the lines of a text end behind their line feeds, and the HAS_ flags of the text."""
+    ends = np.empty(len(text), np.int64)  # most of it is never touched, and takes no memory
+    odd = c_uint32()
+    n_ends = library.find_ends(text, len(text), ends.ctypes.data, ctypes.byref(odd))
+    return ends[:n_ends].copy(), odd.value
+
+
+def read_records(
+    library: ctypes.CDLL, text: bytes, offsets: np.ndarray, rows: np.ndarray, reader: object, *out: np.ndarray
+) -> int:
+    """Read lines of a text into arrays (`compiled.Tables.read`); return how many were read."""
+    offsets, rows = (np.ascontiguousarray(values, np.int64) for values in (offsets, rows))
+    places = [values.ctypes.data for values in out]
+    return library.read_records(
+        text, len(text), offsets.ctypes.data, rows.ctypes.data, len(rows), reader, *places
+    )
