@@ -7,6 +7,7 @@ stamp of 30 February, a rank or label of another line, a line that differs in on
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from datetime import datetime, timedelta
@@ -19,10 +20,9 @@ import pytest
 from logs import sglang_line, vllm_line
 
 from helpers import ingest
-from helpers.ingest import habits, rapid, scan
-from helpers.ingest.bytewise import Words, read_numbers, read_whole
-from helpers.ingest.chunk_scan import FAMILIES
-from helpers.ingest.signs import AnyOf
+from helpers.ingest import habits, lines, native, rapid, scan
+from helpers.ingest.chunk_lines import MARKS
+from helpers.ingest.compiled import COUNT, NUMBER, OTHER, Field, Form, Head, Plan, Tables
 from helpers.ingest.threads import n_threads
 from helpers.schema import LogFormatError
 
@@ -35,14 +35,17 @@ def _no_cache(monkeypatch):
 @pytest.fixture
 def n_rapid(monkeypatch) -> list[int]:
     """Number of records that the fast way has read."""
+    if native.library() is None:
+        pytest.skip("no compiled reader here: everything is read as text")
     found = [0]
-    assemble = rapid._assemble
+    read_block = rapid.Reader.read
 
-    def count(parts, *rest):
-        found[0] += sum(len(part.rows) for part in parts)
-        return assemble(parts, *rest)
+    def count(reader, chunk, rows):
+        block, left = read_block(reader, chunk, rows)
+        found[0] += 0 if block is None else len(block)
+        return block, left
 
-    monkeypatch.setattr(rapid, "_assemble", count)
+    monkeypatch.setattr(rapid.Reader, "read", count)
     return found
 
 
@@ -84,31 +87,38 @@ def both_ways(path: Path, monkeypatch) -> ingest.Log | str:
 @pytest.mark.parametrize(("most_digits", "decimals"), [
     (17, range(0, 11)), (5, (2,)), (5, (1, 2)), (5, (7,)), (5, (8,)), (9, (0,)),
 ])
-def test_numbers_are_those_python_reads(most_digits, decimals):
+def test_numbers_are_those_python_reads(most_digits, decimals, n_rapid):
     rng = random.Random(most_digits)
     texts = []
     for _ in range(3000):
         text = "0" * rng.choice((0, 0, 0, 2)) + str(rng.randrange(10 ** rng.randint(1, most_digits)))
         part = "".join(rng.choice("0123456789") for _ in range(rng.choice(list(decimals))))
         texts.append(rng.choice((text + ("." + part if part else ""),) * 30 + ("", "x", "-3", ".5", text + ".")))
-    ends = [rng.choice((", ", "%", "\n", " ", ":")) for _ in texts]
-    places = np.cumsum([0, *(len(text) + len(end) for text, end in zip(texts, ends, strict=True))])[:-1]
-    whole_text = "".join(text + end for text, end in zip(texts, ends, strict=True))
-    words = Words(whole_text.encode())
-    rows = words.rows(places, 2)
-    numbers, whole = read_numbers(words, places, rows), read_whole(rows)
+    ends = [rng.choice((", ", "%", "!", " ", ":")) for _ in texts]
+    lines = [f"[04:05:06] {text}{end}{text}{end}{text}{end}\n" for text, end in zip(texts, ends, strict=True)]
+    offsets = np.cumsum([0, *(len(line) for line in lines)])
+    head = Head(0, None, None, Form(3, 1904, None, 1, None, 0), b"[04:05:06] ")
+    plans = [
+        Plan((Field(b"", OTHER), Field(end.encode(), NUMBER, "number"), *more), tail, ((b"<", 0), (b">", None)))
+        for end in (", ", "%", "!", " ", ":")
+        for more, tail in (((Field(end.encode(), COUNT, "whole"),), f"{end}\n".encode()),
+                           ((Field(end.encode(), OTHER),), f"{end}\n".encode()))
+    ]
+    found = Tables(native.library(), [head], [plans]).read("".join(lines).encode(), offsets, np.arange(len(lines)))
     n_read = 0
-    for index, place in enumerate(places.tolist()):
-        match = re.match(r"[0-9]+(?:\.[0-9]+)?", whole_text[place:])
-        printed = match[0] if match else ""
-        digits, _, part = printed.partition(".")
-        assert numbers.is_read[index] == bool(printed and len(digits + part) <= 15 and len(part) <= 7)
-        if numbers.is_read[index]:
-            n_read += 1
-            assert numbers.value[index] == float(printed)  # the same double, not a near one
-            assert numbers.n_bytes[index] == len(printed)
-        if whole.is_read[index]:
-            assert (whole.value[index], whole.n_bytes[index]) == (int(digits), len(digits))
+    for index, (text, plan) in enumerate(zip(texts, found.plans.tolist(), strict=True)):
+        match = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text)
+        digits, _, part = text.partition(".")
+        assert (plan >= 0) == bool(match and len(digits + part) <= 15 and len(part) <= 7), text
+        if plan < 0:
+            continue
+        assert found.columns["number"][n_read] == float(text)  # the same double, not a near one
+        begin, end = found.extra_ends[n_read: n_read + 2]
+        assert json.loads(found.extra[begin + 1: end - 1]) == float(text)
+        if plan % 2 == 0:
+            assert found.columns["whole"][n_read] == int(digits) and not part
+        n_read += 1
+    assert n_read == len(found.extra_ends) - 1
     assert n_read > 500 or decimals == (8,)
 
 
@@ -248,9 +258,44 @@ def test_number_of_threads_is_checked(monkeypatch):
         n_threads()
 
 
-def test_every_literal_is_found_by_its_sign():
-    literals = [family.literal for family in FAMILIES]
-    names = AnyOf.of(literals)
-    text = pl.Series([f"text {literal} text" for literal in literals] + ["text"])
-    assert names.holds(text).to_list() == [True] * len(literals) + [False]
-    assert len(names.possible(text)) == len(literals)
+NAMES = [name for names in MARKS.literals.values() for name in names]
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_every_literal_marks_its_line_wherever_it_stands(is_compiled, monkeypatch, n_rapid):
+    """Every place within a step, first and last in the text, cut by a line feed, in part of a line before or after."""
+    monkeypatch.setenv("ROOFLOG_NATIVE", "1" if is_compiled else "0")
+    for name in NAMES:
+        lines = ["x" * n + name + "y" * m for n in range(5) for m in range(3)]
+        lines = [name, *lines, name[:2] + "\n" + name[2:], name[:-1], name[1:], "", name]
+        text = "\n".join(lines).encode()
+        ends = [match.end() for match in re.finditer(b"\n", text)]
+        marks = MARKS.of_lines(text, np.array([0, *ends, len(text)]))
+        for line, mark in zip(text.decode().split("\n"), marks.tolist(), strict=True):
+            expected = {bit for bit, names in MARKS.literals.items() if any(other in line for other in names)}
+            expected |= {bit for bit, names in MARKS.beginnings.items() if line.startswith(names)}
+            assert mark == sum(expected), (name, line)
+
+
+def test_texts_without_line_feeds_are_marked_each_by_itself(n_rapid):
+    """As unwrapped lines are: a literal that two of them share is in neither."""
+    texts = pl.Series(["Decode ba", "tch", "Decode batch", "", "Decode ba", "", "tch", None or "x"])
+    assert (MARKS.of_texts(texts) & 1).tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ends_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
+    rng = random.Random(seed)
+    usual = b"abc DEF 123, \n"
+    for _ in range(400):
+        odd = rng.sample([b"\r", b"\0", b"\x1b", b"\x7f", b"\x80", b"\xff", b"\t", b"\x1f", b"~"], rng.randint(0, 2))
+        text = b"".join(rng.choice([usual[i: i + 1] for i in range(len(usual))]) for _ in range(rng.randint(0, 300)))
+        for code in odd:
+            at = rng.randint(0, len(text))
+            text = text[:at] + code + text[at:]
+        ends, flags = native.find_ends(native.library(), text)
+        monkeypatch.setenv("ROOFLOG_NATIVE", "0")
+        expected_ends, expected_flags = lines._find_ends(text)
+        monkeypatch.setenv("ROOFLOG_NATIVE", "1")
+        assert ends.tolist() == expected_ends.tolist() == [m.end() for m in re.finditer(b"\n", text)]
+        assert flags == expected_flags, text

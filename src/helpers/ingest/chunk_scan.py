@@ -11,45 +11,40 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from helpers.ingest import native
 from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, MalformedLine
-from helpers.ingest.bytewise import Words
+from helpers.ingest.chunk_lines import (
+    ACCESS,
+    ANEW,
+    DIGIT,
+    EVENT,
+    FAMILIES,
+    GONE,
+    IN_DOCKER,
+    MARKS,
+    NAMES_OWN,
+    NO_LINES,
+    NOTHING,
+    OPAQUE_LITERALS,
+    QUOTING,
+    RARE,
+    STATISTIC,
+    ChunkLines,
+)
 from helpers.ingest.dialect import any_of
-from helpers.ingest.engines import DIALECTS
-from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, Event, read_event
+from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, Event, read_event
 from helpers.ingest.extract import MEASURES, Records, extract, no_records
 from helpers.ingest.habits import Habits
 from helpers.ingest.known import KNOWN, OPAQUE
 from helpers.ingest.lines import LONG_LINE_BYTES, Chunk, split_lines
 from helpers.ingest.nearest import MEASURED_PATTERN
-from helpers.ingest.signs import AnyOf
+from helpers.ingest.rapid import Block
 from helpers.ingest.stamps import read_prefixes, wrapper_gaps_s
-from helpers.ingest.wrappers import CONTINUED, folded, is_docker, may_go_on, unwrap
+from helpers.ingest.wrappers import CONTINUED, Parts, folded, is_cri, no_guesses, unwrap
 
-FAMILIES = tuple(
-    sorted(
-        (family for dialect in DIALECTS for family in dialect.families),
-        key=lambda family: family.literal.startswith("#"),
-    )
-)
-"""In the order in which they claim a line; one that is known by a mere key comes last."""
-
-_OPAQUE = [literal for literals in OPAQUE.values() for literal in literals]
-_QUOTING = [*ARGS_LITERALS, *_OPAQUE]
-_EVENT = list(dict.fromkeys(rule.literal for _, rule in RULES))
-_KNOWN = [literal for literals in KNOWN.values() for literal in literals]
-
-_NAMES_STATISTIC = AnyOf.of(family.literal for family in FAMILIES)
-_OWN_LITERALS = [family.literal for family in FAMILIES if not family.literal.startswith("#")]
-_NAMES_OWN = any_of(_OWN_LITERALS)
-names_record = re.compile("|".join(map(re.escape, _OWN_LITERALS)).encode())
-"""A mere key stands in the later rows of a folded record too."""
-_NAMES_EVENT = any_of(_EVENT)
-_IS_ACCESS = any_of(KNOWN["access line"])
+_NAMES_EVENT = any_of(EVENT)
 _IS_ARGS = any_of(ARGS_LITERALS)
-_IS_OPAQUE = any_of(_OPAQUE)
-_ACCESS = KNOWN["access line"]
-_IS_RARE = AnyOf.of(literal for literal in (*_QUOTING, *_EVENT, *_KNOWN) if literal not in _ACCESS)
-"""Access lines are told before."""
+_IS_OPAQUE = any_of(OPAQUE_LITERALS)
 
 _COLOUR = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>]"
 _COLOUR_WITHOUT_ESCAPE = r"\[[0-9]{1,3}(?:;[0-9]{1,3})*m"
@@ -65,6 +60,7 @@ _WHOLE_END = (
     r"(?:#[\w-]+: [0-9]+|\.[0-9]{2,}|%|reqs|tokens|tokens/s|ms|\(dummy\)|True|False|nan|[\"}]|"
     r"completed waiting|/GPU|/device|tree_cache_hit_rate.*)[ ,.\r]*$"
 )
+_MAX_LOOKED_AT = 50
 _MAX_SHOWN = 3
 """Lines that could not be placed, kept for the error message of a log without statistics."""
 
@@ -75,7 +71,7 @@ SAMPLE_COLUMNS = ["line_no", "part", "engine", "kind", *MEASURES, "extra", "stam
 class ChunkScan:
     """What was found in some lines; the lines of its classes add up to their number."""
 
-    samples: list[pl.DataFrame] = field(default_factory=list)
+    records: list[pl.DataFrame | Block] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     lines: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
@@ -87,7 +83,7 @@ class ChunkScan:
 
     def add(self, later: ChunkScan) -> None:
         """Append what the lines after these hold."""
-        self.samples += later.samples
+        self.records += later.records
         self.events += later.events
         self.lines.update(later.lines)
         self.known.update(later.known)
@@ -99,7 +95,10 @@ class ChunkScan:
 
 def new_habits() -> Habits:
     """Return what is known of a log before its first line."""
-    return Habits(FAMILIES, _NAMES_STATISTIC, _QUOTING, _EVENT)
+    return Habits(FAMILIES, QUOTING, EVENT)
+
+
+_NO_LINES: tuple[set[int], set[int], pl.DataFrame, pl.DataFrame] = set(), set(), NO_LINES, NO_LINES
 
 
 def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
@@ -114,53 +113,66 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
         What chunks before found out about the log.
     """
     scan = ChunkScan()
-    words = Words(chunk.text)
-    first_words = words.at(chunk.offsets[:-1])
-    lines, n_continued, is_bare = _readable_lines(scan, chunk, first_words)
     scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
-    guesses = folded(lines, _NAMES_OWN, may_go_on(first_words) if is_bare else None)
-    rows = _NAMES_STATISTIC.possible(lines["text"])
-    is_odd = np.isin(rows, _odd_rows(chunk, guesses, len(lines))) if is_bare else np.ones(len(rows), bool)
-    left, alike, n_alike = _NAMES_STATISTIC.sorted_out(lines["text"], rows[is_odd]), None, 0
-    if is_bare:
-        alike, as_text = habits.read(chunk, words, rows[~is_odd], lines)
-        n_alike = 0 if alike is None else len(alike)
-        left = np.sort(np.concatenate([left, as_text]))
-    is_statistic = _mask(len(lines), left, alike, chunk.first_line_no)
+    lines = _readable_lines(scan, chunk)
+    may_follow = (lines.marks & ANEW) == 0
+    guesses = folded(lines.table(), NAMES_OWN, may_follow) if may_follow[1:].any() else no_guesses()
+    left, alike = lines.rows(STATISTIC), None
+    if lines.is_stored:
+        is_odd = np.isin(left, _odd_rows(chunk, guesses, len(lines.marks)))
+        alike, as_text = habits.read(chunk, left[~is_odd], lines.take)
+        left = np.sort(np.concatenate([left[is_odd], as_text]))
 
-    candidates = lines[left]
-    candidates = _strip_colours(candidates, _COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
-    records = extract(FAMILIES, candidates, habits.recent, _QUOTING, _EVENT) if len(left) else no_records()
+    statistic, malformed, unread, unusual = _NO_LINES
+    if len(left) or len(guesses):
+        statistic, malformed, unread, unusual = _read_texts(scan, path, chunk, lines, left, guesses, habits, alike)
+    else:
+        scan.records.append(_no_statistics() if alike is None else alike)
+
+    n_access = len(lines.rows(ACCESS, STATISTIC | GONE))
+    scan.known["access line"] += n_access
+    unplaced = lines.rows(NOTHING, STATISTIC | ACCESS | RARE | GONE)
+    _keep_unplaced(scan, lines, unplaced)
+    counts = Counter(other=len(unplaced), other_known=n_access + scan.known[CONTINUED])
+    counts.update(statistic=len(statistic) + (0 if alike is None else len(alike)), malformed=len(malformed))
+    rows = lines.rows(RARE, STATISTIC | ACCESS | GONE)
+    if len(rows) or len(unread) or len(unusual):
+        rare = pl.concat([lines.take(rows), unread])
+        events = _keep_events(scan, pl.concat([rare, unusual]), statistic | malformed)
+        counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))), event=len(events))
+    scan.lines.update({name: counts[name] for name in CLASSES})
+    scan.known = +scan.known  # names that stand for lines only
+    return scan
+
+
+def _read_texts(
+    scan: ChunkScan, path: str, chunk: Chunk, lines: ChunkLines, left: np.ndarray, guesses: pl.DataFrame,
+    habits: Habits, alike: Block | None,
+) -> tuple[set[int], set[int], pl.DataFrame, pl.DataFrame]:
+    """Read the statistics that are ``left`` as text, and keep all.
+
+    Returns
+    -------
+    statistic, malformed : set of int
+        Numbers of lines.
+    unread, unusual : DataFrame
+        Lines that only mention a statistic, and those whose text is not all statistic.
+    """
+    candidates = _strip_colours(lines.take(left), _COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
+    records = extract(FAMILIES, candidates, habits.recent, QUOTING, EVENT) if len(left) else no_records()
     records, later = _unfold(records, guesses, habits)
     if later:
-        is_kept = ~lines["line_no"].is_in(later)
-        lines, is_statistic = lines.filter(is_kept), is_statistic.filter(is_kept)
+        lines.marks[np.isin(lines.numbers, later)] = GONE
         # the literal itself may be folded
-        is_statistic |= lines["line_no"].is_in(records.samples["line_no"].unique().to_list())
+        lines.marks[np.isin(lines.numbers, records.samples["line_no"].unique())] |= STATISTIC
         candidates = candidates.filter(~pl.col("line_no").is_in(later))
-    n_continued += len(later)
+    scan.known[CONTINUED] += len(later)
     scan.oddities["folded_lines"] += len(later)
-    scan.known += Counter({CONTINUED: n_continued})
     statistic, malformed = _keep_statistics(scan, path, chunk, records, alike)
     placed = statistic | malformed
     is_all_read = not later and len(placed) == len(candidates)
     unread = candidates[:0] if is_all_read else candidates.filter(~pl.col("line_no").is_in(placed))
-
-    others = lines.filter(~is_statistic)
-    is_access = others["text"].str.contains(_IS_ACCESS)
-    n_access = int(is_access.sum())
-    scan.known += Counter({"access line": n_access})
-    rest = others.filter(~is_access)
-    is_rare = _IS_RARE.holds(rest["text"])
-    _keep_unplaced(scan, rest.filter(~is_rare))
-    rare = pl.concat([rest.filter(is_rare), unread])
-    events = _keep_events(scan, pl.concat([rare, records.unusual]), placed)
-
-    counts = Counter(other=int((~is_rare).sum()), other_known=n_access + n_continued)
-    counts.update(statistic=n_alike + len(statistic), malformed=len(malformed), event=len(events))
-    counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))))
-    scan.lines.update({name: counts[name] for name in CLASSES})
-    return scan
+    return statistic, malformed, unread, records.unusual
 
 
 def _odd_rows(chunk: Chunk, guesses: pl.DataFrame, n_lines: int) -> list[int]:
@@ -169,35 +181,33 @@ def _odd_rows(chunk: Chunk, guesses: pl.DataFrame, n_lines: int) -> list[int]:
     return [number - chunk.first_line_no for number in numbers] + ([n_lines - 1] if chunk.ends_open else [])
 
 
-def _mask(n_lines: int, rows: np.ndarray, alike: pl.DataFrame | None, first_line_no: int) -> pl.Series:
-    """Return which lines are in ``rows`` or were read because they are alike."""
-    mask: np.ndarray = np.zeros(n_lines, bool)
-    mask[rows] = True
-    if alike is not None:
-        mask[alike["line_no"].to_numpy() - first_line_no] = True
-    return pl.Series(mask, dtype=pl.Boolean)
-
-
-def _readable_lines(scan: ChunkScan, chunk: Chunk, first_words: np.ndarray) -> tuple[pl.DataFrame, int, bool]:
-    """Return the lines without wrappers and codes, how many went into lines before them, and if none was wrapped."""
-    parts = unwrap(split_lines(chunk), chunk.text, first_words)
-    lines = parts.lines
+def _readable_lines(scan: ChunkScan, chunk: Chunk) -> ChunkLines:
+    """Return the lines without wrappers and codes."""
+    marks = MARKS.of_lines(chunk.text, chunk.offsets)
+    is_docker = bool((marks & IN_DOCKER).any())
+    is_wrapped = is_docker or bool((marks & DIGIT).any()) and is_cri(chunk.text)
+    has_escapes = is_docker or bool(chunk.odd & native.HAS_ESCAPE)  # docker writes control codes as JSON
+    has_controls = is_docker or _has_controls(chunk)
+    if not is_wrapped and not has_controls:
+        return ChunkLines(chunk, marks)
+    parts = unwrap(split_lines(chunk), chunk.text) if is_wrapped else Parts(split_lines(chunk), 0)
     scan.oddities["split_lines"] += parts.n_continued
-    has_escapes = is_docker(first_words)  # docker writes control codes as JSON
-    if has_escapes or b"\x1b" in chunk.text:
-        lines = _strip_colours(lines, "\x1b", _COLOUR, scan.oddities)
-    if has_escapes or _has_controls(chunk):
-        is_odd = lines["text"].str.contains(_CONTROL)
+    scan.known[CONTINUED] += parts.n_continued
+    table = _strip_colours(parts.lines, "\x1b", _COLOUR, scan.oddities) if has_escapes else parts.lines
+    if has_controls:
+        is_odd = table["text"].str.contains(_CONTROL)
         scan.oddities["control_codes"] += int(is_odd.sum())
-        lines = lines.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
-    return lines, parts.n_continued, not parts.is_changed
+        table = table.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
+    return ChunkLines(chunk, marks, table, is_stored=not parts.is_changed)
 
 
 def _has_controls(chunk: Chunk) -> bool:
     """Tell whether control codes are in a text; colours count too."""
+    if chunk.odd & native.HAS_CONTROL or not chunk.odd & native.HAS_HIGH:
+        return bool(chunk.odd & native.HAS_CONTROL)
     text = chunk.text
-    may_hold = not text.isascii() and any(lead in text for lead in (b"\xc2", b"\xe2\x80", b"\xe2\x81"))
-    return chunk.has_controls or may_hold and _WIDE_CONTROL_BYTES.search(text) is not None
+    may_hold = any(lead in text for lead in (b"\xc2", b"\xe2\x80", b"\xe2\x81"))
+    return may_hold and _WIDE_CONTROL_BYTES.search(text) is not None
 
 
 def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Records, list[int]]:
@@ -206,7 +216,7 @@ def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Re
         return records, []
     guesses = guesses.with_row_index("guess").cast({"guess": pl.Int64})
     numbered = guesses.select(line_no="guess", text="text")
-    found = extract(FAMILIES, numbered, habits.recent, _QUOTING, _EVENT)
+    found = extract(FAMILIES, numbered, habits.recent, QUOTING, EVENT)
     is_cut = pl.col("line_no").is_in(found.malformed["line_no"].to_list()) | ~pl.col("text").str.contains(_WHOLE_END)
     whole = found.samples.filter(~is_cut)
     whole = whole.rename({"line_no": "guess"}).join(guesses.drop("text"), on="guess").sort("guess")
@@ -225,13 +235,14 @@ def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Re
     return Records(samples, *(table.filter(~is_replaced) for table in (records.malformed, records.unusual))), later
 
 
-def _keep_unplaced(scan: ChunkScan, lines: pl.DataFrame) -> None:
+def _keep_unplaced(scan: ChunkScan, lines: ChunkLines, rows: np.ndarray) -> None:
     """Keep the first lines that nothing is known about; where none is a statistic, those that state a rate."""
-    if all(frame.is_empty() for frame in scan.samples):
-        measured = lines.filter(pl.col("text").str.contains(MEASURED_PATTERN))
-        lines = pl.concat([measured.head(_MAX_SHOWN), lines])
-    texts = (text.strip()[:160] for text in lines["text"].head(50))
-    scan.unplaced = list(dict.fromkeys(text for text in texts if text))[:_MAX_SHOWN]
+    texts = lines.texts(rows[:_MAX_LOOKED_AT])
+    if not any(len(records) for records in scan.records):
+        found = lines.take(rows)["text"]
+        texts = [*found.filter(found.str.contains(MEASURED_PATTERN)).head(_MAX_SHOWN), *texts]
+    shown = (text.strip()[:160] for text in texts[:_MAX_LOOKED_AT])
+    scan.unplaced = list(dict.fromkeys(text for text in shown if text))[:_MAX_SHOWN]
 
 
 def _strip_colours(lines: pl.DataFrame, sign: str, colour: str, oddities: Counter[str]) -> pl.DataFrame:
@@ -245,12 +256,12 @@ def _strip_colours(lines: pl.DataFrame, sign: str, colour: str, oddities: Counte
 
 
 def _keep_statistics(
-    scan: ChunkScan, path: str, chunk: Chunk, records: Records, alike: pl.DataFrame | None
+    scan: ChunkScan, path: str, chunk: Chunk, records: Records, alike: Block | None
 ) -> tuple[set[int], set[int]]:
     """Keep the records; return the numbers of the lines read whole as text and of the malformed ones."""
     samples, malformed = records.samples, records.malformed
     if samples.is_empty() and malformed.is_empty():
-        scan.samples.append(_no_statistics() if alike is None else alike)
+        scan.records.append(_no_statistics() if alike is None else alike)
         return set(), set()
     if chunk.ends_open:
         is_last = pl.col("line_no") == chunk.last_line_no
@@ -264,10 +275,10 @@ def _keep_statistics(
     scan.gaps_s += wrapper_gaps_s(stamped)
     kept = stamped.select(*SAMPLE_COLUMNS, "label")
     if alike is not None:
-        kept = pl.concat([alike.with_columns(part=pl.lit(0, pl.Int64)), kept], how="diagonal")
+        kept = pl.concat([alike.table().with_columns(part=pl.lit(0, pl.Int64)), kept], how="diagonal")
     if not kept["line_no"].is_sorted() or (kept["part"] > 0).any():
         kept = kept.sort("line_no", "part")
-    scan.samples.append(kept)
+    scan.records.append(kept)
     for line_no, text, reason in malformed.unique("line_no", keep="first").sort("line_no").iter_rows():
         if len(scan.malformed) < MAX_EXAMPLES:
             scan.malformed.append(MalformedLine(path, line_no, text.strip()[:500], reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from helpers.ingest.chunk_scan import names_record
+from helpers.ingest.chunk_lines import names_record
 from helpers.ingest.log import describes_nothing
 from helpers.ingest.scan import scan_file
 from helpers.schema import LogFormatError

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
-from helpers.ingest.bytewise import Words
+from helpers.ingest import native
 from helpers.ingest.dialect import Family, any_of
 from helpers.ingest.extract import RecentLayouts, extract
 from helpers.ingest.heads import Heads
 from helpers.ingest.lines import Chunk
-from helpers.ingest.rapid import read_rapidly
-from helpers.ingest.signs import AnyOf
+from helpers.ingest.rapid import Block, Reader
 
 _MIN_TO_LEARN = 4000
 """Lines below which reading them all takes no longer than learning from some."""
@@ -38,8 +38,6 @@ class Habits:
     ----------
     families : sequence of Family
         In the order in which they claim a line.
-    names : AnyOf
-        The families' literals.
     quoting, other : sequence of str
         As `extract` takes them.
     recent : dict
@@ -47,63 +45,64 @@ class Habits:
     """
 
     families: Sequence[Family]
-    names: AnyOf
     quoting: Sequence[str]
     other: Sequence[str]
     recent: RecentLayouts = field(default_factory=dict)
     _heads: Heads = field(default_factory=Heads)
+    _reader: Reader | None = None
     _n_seen: int = 0
     _n_failures: int = 0
 
     def read(
-        self, chunk: Chunk, words: Words, rows: np.ndarray, lines: pl.DataFrame
-    ) -> tuple[pl.DataFrame | None, np.ndarray]:
+        self, chunk: Chunk, rows: np.ndarray, take: Callable[[np.ndarray], pl.DataFrame]
+    ) -> tuple[Block | None, np.ndarray]:
         """Read the lines that are alike.
 
         Parameters
         ----------
         chunk : Chunk
-            As stored; ``words`` is its text.
+            As stored.
         rows : array of int
-            Lines that may name a statistic, in their order.
-        lines : DataFrame
-            ``line_no`` and ``text`` of all lines of the chunk.
+            Lines that name a statistic, in their order.
+        take : callable
+            Gives ``line_no`` and ``text`` of some lines.
 
         Returns
         -------
-        records : DataFrame or None
-            With the columns of a scan of a chunk; None if none was read here.
+        records : Block or None
+            None if none was read here.
         left : array of int
-            Lines that name a statistic and must be read as text.
+            Lines that must be read as text.
         """
         has_habits = bool(self._heads.known)
         self._n_seen += len(rows)
         is_worth_it = len(rows) >= _MIN_TO_READ and (has_habits or self._n_seen >= _MIN_TO_LEARN)
-        if not is_worth_it or self._n_failures >= _MAX_FAILURES:
-            return None, self.names.sorted_out(lines["text"], rows)
+        library = native.library()
+        if not is_worth_it or self._n_failures >= _MAX_FAILURES or library is None:
+            return None, rows
         if not has_habits:
-            self._learn(lines, self.names.sorted_out(lines["text"], rows))
-        found, is_read = self._apply(chunk, words, rows)
-        left = self.names.sorted_out(lines["text"], rows[~is_read])
+            self._learn(library, rows, take)
+        found, left = self._apply(library, chunk, rows)
         if has_habits and len(left) > max(_MIN_TO_LEARN, _MIN_SHARE * len(rows)):
-            self._learn(lines, left)
-            found, is_read = self._apply(chunk, words, rows)
-            left = self.names.sorted_out(lines["text"], rows[~is_read])
+            self._learn(library, left, take)
+            found, left = self._apply(library, chunk, rows)
         self._n_failures += int(len(left) > (0 if found is None else len(found)))
         return found, left
 
-    def _apply(self, chunk: Chunk, words: Words, rows: np.ndarray) -> tuple[pl.DataFrame | None, np.ndarray]:
-        begins, ends = chunk.offsets[rows], chunk.offsets[rows + 1]
-        return read_rapidly(
-            chunk.text, words, begins, ends, self._heads, self.recent, self.families, chunk.first_line_no + rows
-        )
+    def _apply(
+        self, library: CDLL, chunk: Chunk, rows: np.ndarray
+    ) -> tuple[Block | None, np.ndarray]:
+        reader = self._reader
+        if reader is None or not reader.is_of(self._heads, self.recent):
+            reader = self._reader = Reader(library, self._heads, self.recent, self.families)
+        return reader.read(chunk, rows)
 
-    def _learn(self, lines: pl.DataFrame, rows: np.ndarray) -> None:
+    def _learn(self, library: CDLL, rows: np.ndarray, take: Callable[[np.ndarray], pl.DataFrame]) -> None:
         """Read some lines as text and keep how they look; the records are read again with all others."""
         if not len(rows):
             return
         some = rows[np.unique(np.linspace(0, len(rows) - 1, _N_LEARNT_FROM).astype(np.int64))]
-        records = extract(self.families, lines[some], self.recent, self.quoting, self.other)
+        records = extract(self.families, take(some), self.recent, self.quoting, self.other)
         unusual = records.unusual["line_no"].to_list()
         samples = records.samples.filter((pl.col("part") == 0) & ~pl.col("line_no").is_in(unusual))
         prefixes = []
@@ -116,4 +115,4 @@ class Habits:
             if place is not None:
                 prefixes.append((prefix, self.families[place].literal, place))
         named = [family.literal for family in self.families if not family.literal.startswith("#")]
-        self._heads.learn(prefixes, any_of([*named, *self.quoting, *self.other]))
+        self._heads.learn(library, prefixes, any_of([*named, *self.quoting, *self.other]))

@@ -22,7 +22,7 @@ import pyarrow as pa
 import zstandard
 
 from helpers import remote, unpack
-from helpers.ingest import wrappers
+from helpers.ingest import native, wrappers
 from helpers.ingest.threads import n_threads
 from helpers.schema import LogFormatError
 
@@ -35,13 +35,14 @@ MAX_LINE_BYTES = 16 * 2**20
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
 
-_BLOCK_BYTES = 2**18
-"""Looked at at once: what is computed of it stays in a core's own cache."""
+_MIN_HASHED_ASIDE = 2**18
+"""Bytes from which another thread hashes them."""
 
 _PROBE_BYTES = 2**18
 """Read first from where a chunk shall end, to find the end of a line there."""
 
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
+_ODD_CODES = bytes([*set(range(32)) - set(b"\t\n\r"), 127])
 _MAX_ODD_SHARE = 0.1
 """Share of control characters and undecodable bytes above which a file is taken for binary."""
 
@@ -55,8 +56,8 @@ class Chunk:
     offsets: np.ndarray
     ends_open: bool
     """The last line has no line feed: it may have been cut."""
-    has_controls: bool = True
-    """Some byte is a control code of ASCII that is no tab and no end of a line."""
+    odd: int = native.HAS_CONTROL | native.HAS_HIGH
+    """What the text holds beside plain lines: the HAS_ flags of `native`."""
 
     @property
     def last_line_no(self) -> int:
@@ -176,41 +177,43 @@ class FileReader:
     def _clean(self, text: bytes, *, ends_open: bool) -> Chunk:
         """Count what is odd in a run of lines and make it valid text."""
         self.oddities["truncated_last_line"] += ends_open
-        if b"\r" in text:
+        ends, odd = _find_ends(text)
+        if odd & native.HAS_RETURN:
             self.oddities["crlf"] += text.count(b"\r\n")
-        if b"\0" in text:
+        valid = self._valid(text, odd)
+        if valid is not text:
+            ends, odd = _find_ends(valid)
+        offsets = np.concatenate([[0], ends, [len(valid)] if ends_open else []]).astype(np.int64, copy=False)
+        chunk = Chunk(self.n_lines + 1, valid, offsets, ends_open, odd)
+        self.n_lines += len(offsets) - 1
+        return chunk
+
+    def _valid(self, text: bytes, odd: int) -> bytes:
+        """Return the text as UTF-8 without NUL bytes."""
+        if odd & native.HAS_NUL:
             self.oddities["nul_bytes"] += text.count(b"\0")
             text = text.replace(b"\0", b"")
-        if not text.isascii():
+        if odd & native.HAS_HIGH:
             try:
                 text.decode()
             except UnicodeDecodeError:
                 decoded = text.decode(errors="replace")
                 self.oddities["invalid_utf8"] += decoded.count("\ufffd")
                 text = decoded.encode()
-        ends, has_controls = _find_ends(text)
-        last = [len(text)] if ends_open else []
-        offsets = np.concatenate([np.array(each, np.int64) for each in ([0], *ends, last)])
-        chunk = Chunk(self.n_lines + 1, text, offsets, ends_open, has_controls)
-        self.n_lines += len(offsets) - 1
-        return chunk
+        return text
 
 
-def _find_ends(text: bytes) -> tuple[list[np.ndarray], bool]:
-    """Return where lines end behind their line feeds, and whether other control codes are there."""
-    codes = np.frombuffer(text, np.uint8)
-    ends = []
-    has_controls = b"\x7f" in text
-    for start in range(0, len(codes), _BLOCK_BYTES):
-        block = codes[start: start + _BLOCK_BYTES]
-        low = np.flatnonzero(block < ord(" "))
-        is_end = block[low] == ord("\n")
-        if not is_end.all():
-            others = block[low[~is_end]]
-            has_controls |= bool(((others != ord("\t")) & (others != ord("\r"))).any())
-            low = low[is_end]
-        ends.append(low + (start + 1))
-    return ends, has_controls
+def _find_ends(text: bytes) -> tuple[np.ndarray, int]:
+    """Return where lines end behind their line feeds, and what else the text holds (HAS_ flags of `native`)."""
+    library = native.library()
+    if library is not None:
+        return native.find_ends(library, text)
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+    is_there = {
+        native.HAS_CONTROL: len(text.translate(None, _ODD_CODES)) < len(text), native.HAS_HIGH: not text.isascii(),
+        native.HAS_RETURN: b"\r" in text, native.HAS_NUL: b"\0" in text, native.HAS_ESCAPE: b"\x1b" in text,
+    }
+    return ends, sum(flag for flag, is_so in is_there.items() if is_so)
 
 
 def split_lines(chunk: Chunk) -> pl.DataFrame:
@@ -220,6 +223,12 @@ def split_lines(chunk: Chunk) -> pl.DataFrame:
     )
     numbers = np.arange(chunk.first_line_no, chunk.first_line_no + len(lines))
     return pl.DataFrame({"line_no": pl.Series(numbers, dtype=pl.Int64), "text": pl.Series(lines)})
+
+
+def texts_of(chunk: Chunk, rows: np.ndarray) -> list[str]:
+    """Return the text of a few lines of a chunk."""
+    ends = zip(chunk.offsets[rows].tolist(), chunk.offsets[rows + 1].tolist(), strict=True)
+    return [chunk.text[begin:end].decode() for begin, end in ends]
 
 
 _MAGIC_BYTES = 4
@@ -264,7 +273,7 @@ class _HashingReader:
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
-        if self._hasher is not None and len(data) > _BLOCK_BYTES:
+        if self._hasher is not None and len(data) > _MIN_HASHED_ASIDE:
             if self._hashed is not None:
                 self._hashed.result()
             self._hashed = self._hasher.submit(self._hash.update, data)  # lets other threads go on meanwhile

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from helpers.ingest.chunk_scan import FAMILIES
+from helpers.ingest.chunk_lines import FAMILIES
 from helpers.ingest.dialect import HOLE, EventRule, Family, read_layout
 from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, RULES, read_event
 from helpers.ingest.extract import JSON_TAIL, NEXT_MESSAGE_PATTERN

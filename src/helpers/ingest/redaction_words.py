@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from helpers.ingest.chunk_scan import FAMILIES
+from helpers.ingest.chunk_lines import FAMILIES
 from helpers.ingest.events import RULES
 from helpers.ingest.known import KNOWN, OPAQUE
 

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from helpers.ingest.chunk_scan import ChunkScan, names_record, new_habits, scan_chunk
+import polars as pl
+
+from helpers.ingest.chunk_lines import names_record
+from helpers.ingest.chunk_scan import ChunkScan, new_habits, scan_chunk
 from helpers.ingest.lines import CHUNK_BYTES, FileReader
+from helpers.ingest.rapid import to_tables
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
 from helpers.ingest.threads import n_threads
 
@@ -21,6 +25,7 @@ class FileScan(ChunkScan):
     """What was found in a whole file."""
 
     path: str = ""
+    samples: list[pl.DataFrame] = field(default_factory=list)
     n_lines: int = 0
     n_bytes: int = 0
     sha256: str = ""
@@ -58,6 +63,7 @@ def scan_file(
                     scan.add(pending.popleft().result())
             for future in pending:
                 scan.add(future.result())
+    scan.samples, scan.records = to_tables(scan.records), []
     scan.oddities.update(reader.oddities)
     scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
     scan.notes += [*reader.notes, *_stamp_doubts(scan)]

@@ -6,6 +6,7 @@ continued lines. Stamps that a wrapper puts in front stay in front, where `stamp
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,8 +23,7 @@ DOCKER_PART_BYTES = 16 * 2**10
 MAX_ROWS = 8
 """Rows into which a terminal folds one record at most: 400 characters at 50 columns."""
 
-_DOCKER = '{"log":"'
-_DOCKER_WORD = np.uint64(int.from_bytes(_DOCKER.encode(), "little"))
+DOCKER = '{"log":"'
 _DOCKER_TIME = r'"time":"([^"]*)"\}?\s*$'
 _STREAM = r'"stream":"(\w+)"'
 _CRI = r"^([0-9][0-9T:.Z+-]{18,40}) (stdout|stderr) ([FP](?::[A-Z]+)*)(?: ([^\n]*))?\n?$"
@@ -48,7 +48,7 @@ class Parts:
     """Some text is not as stored."""
 
 
-def unwrap(lines: pl.DataFrame, text: bytes, first_words: np.ndarray | None = None) -> Parts:
+def unwrap(lines: pl.DataFrame, text: bytes) -> Parts:
     """Take lines out of docker's JSON and put together what docker or a CRI runtime split.
 
     Parameters
@@ -56,14 +56,12 @@ def unwrap(lines: pl.DataFrame, text: bytes, first_words: np.ndarray | None = No
     lines : DataFrame
         ``line_no`` and ``text``.
     text : bytes
-        The chunk the lines are from: most hold no wrapper at all, which a look at it tells fastest.
-    first_words : array of int, optional
-        First eight bytes of each line, the first one lowest; they only save work.
+        The text the lines are from: most hold no wrapper at all, which a look at it tells fastest.
     """
-    is_changed = _DOCKER.encode() in text if first_words is None else is_docker(first_words)
+    is_changed = is_docker(text)
     if is_changed:
         lines = _from_docker(lines)
-    elif (first_words is None or _begins_with_digit(first_words)) and (b" stdout P" in text or b" stderr P" in text):
+    elif is_cri(text):
         lines = _from_cri(lines)
     if "is_open" not in lines.columns or not lines["is_open"].any():
         return Parts(lines.select("line_no", "text"), 0, is_changed)
@@ -74,19 +72,19 @@ def unwrap(lines: pl.DataFrame, text: bytes, first_words: np.ndarray | None = No
     return Parts(whole, len(lines) - len(whole), True)
 
 
-def is_docker(first_words: np.ndarray) -> bool:
-    """Tell whether some line begins as docker's JSON does."""
-    return bool((first_words == _DOCKER_WORD).any())
+def is_docker(text: bytes) -> bool:
+    """Tell whether some line of a text begins as docker's JSON does."""
+    return text.startswith(DOCKER.encode()) or f"\n{DOCKER}".encode() in text
 
 
-def _begins_with_digit(first_words: np.ndarray) -> bool:
-    """Tell whether some line begins with a digit, as every stamp of a CRI runtime does."""
-    return bool((((first_words & np.uint64(0xFF)) - np.uint64(ord("0"))) < 10).any())
+def is_cri(text: bytes) -> bool:
+    """Tell whether a text may hold lines that a CRI runtime split."""
+    return b" stdout P" in text or b" stderr P" in text
 
 
 def _from_docker(lines: pl.DataFrame) -> pl.DataFrame:
     """Put docker's stamp in front of the text it wrapped."""
-    log = pl.when(pl.col("text").str.starts_with(_DOCKER)).then("text").str.json_path_match("$.log")
+    log = pl.when(pl.col("text").str.starts_with(DOCKER)).then("text").str.json_path_match("$.log")
     lines = lines.with_columns(_log=log)
     is_open = ~pl.col("_log").str.ends_with("\n") & (pl.col("_log").str.len_bytes() >= DOCKER_PART_BYTES)
     content = pl.col("_log").str.strip_chars_end("\r\n").str.replace_all("\n", "\\n", literal=True)
@@ -132,6 +130,15 @@ def _join(parts: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
+_GUESSES = pl.Schema({"line_no": pl.Int64(), "text": pl.String(), "later": pl.List(pl.Int64)})
+
+
+@functools.lru_cache(maxsize=1)
+def no_guesses() -> pl.DataFrame:
+    """Return what `folded` does where nothing may go on."""
+    return pl.DataFrame(schema=_GUESSES)
+
+
 def folded(lines: pl.DataFrame, literals: str, may_follow: np.ndarray | None = None) -> pl.DataFrame:
     """Return what records would read that a terminal may have folded over the lines after them.
 
@@ -142,7 +149,7 @@ def folded(lines: pl.DataFrame, literals: str, may_follow: np.ndarray | None = N
     literals : str
         Regular expression (Rust syntax) found in lines that name a statistic.
     may_follow : array of bool, optional
-        False for lines that surely begin anew (`may_go_on`); only saves work.
+        False for lines that surely begin anew (`BEGINNINGS`); only saves work.
 
     Returns
     -------
@@ -150,14 +157,13 @@ def folded(lines: pl.DataFrame, literals: str, may_follow: np.ndarray | None = N
         ``line_no`` of the first row, ``text`` of all rows joined, numbers of the ``later`` rows; the longest guess of
         a line comes first. Nothing is decided here: a guess is right if it can be read whole.
     """
-    schema = pl.Schema({"line_no": pl.Int64(), "text": pl.String(), "later": pl.List(pl.Int64)})
     text = lines["text"]
     possible = np.arange(1, len(text)) if may_follow is None else np.flatnonzero(may_follow[1:]) + 1
     later = text.gather(possible)
     goes_on = _is_plain(later, literals) & later.str.contains(_GOES_ON)
     second = possible[goes_on.to_numpy()]
     if not len(second):
-        return pl.DataFrame(schema=schema)
+        return no_guesses()
     first, after = text.gather(second - 1), text.gather(second)
     # the end of a row may lie inside the literal
     pairs = first.str.strip_chars_end("\r\n") + after
@@ -171,7 +177,7 @@ def folded(lines: pl.DataFrame, literals: str, may_follow: np.ndarray | None = N
         rows = lines[index: index + MAX_ROWS]
         texts = [text.rstrip("\r\n") for text in rows["text"]]
         guesses += _guess(rows["line_no"].to_list(), texts, is_plain[index: index + MAX_ROWS].tolist())
-    return pl.DataFrame(guesses, schema=schema, orient="row")
+    return pl.DataFrame(guesses, schema=_GUESSES, orient="row")
 
 
 def _is_plain(text: pl.Series, literals: str) -> pl.Series:
@@ -179,20 +185,10 @@ def _is_plain(text: pl.Series, literals: str) -> pl.Series:
     return ~text.str.contains(_BEGINS_ANEW) & ~text.str.contains(literals) & text.str.contains(r"\S")
 
 
-_ANEW = tuple((len(word), int.from_bytes(word, "little")) for word in (
-    b"INFO:", b"INFO ", b"WARNING:", b"WARNING ", b"ERROR:", b"ERROR ", b"DEBUG:", b"DEBUG ",
-))
-
-
-def may_go_on(first_words: np.ndarray) -> np.ndarray:
-    """Tell of lines whether they may continue one before, by their first eight bytes (first byte lowest)."""
-    first = first_words & np.uint64(0xFF)
-    may: np.ndarray = np.ones(len(first), bool)
-    for bracket in b"[({<":
-        may &= first != np.uint64(bracket)
-    for n_bytes, word in _ANEW:
-        may &= (first_words & np.uint64(2 ** (8 * n_bytes) - 1)) != np.uint64(word)
-    return may
+BEGINNINGS = (
+    "[", "(", "{", "<", "INFO:", "INFO ", "WARNING:", "WARNING ", "ERROR:", "ERROR ", "DEBUG:", "DEBUG ",
+)
+"""Lines that begin so continue none before: some of what `folded` takes for the begin of a record."""
 
 
 def _guess(numbers: list[int], texts: list[str], is_plain: list[bool]) -> list[tuple[int, str, list[int]]]:

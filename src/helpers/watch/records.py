@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from helpers.ingest.chunk_scan import FAMILIES
+from helpers.ingest.chunk_lines import FAMILIES
 from helpers.ingest.events import ARGS_LITERALS, RULES, Event, read_event
 from helpers.ingest.extract import RecentLayouts, extract
 from helpers.ingest.known import OPAQUE
