@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import polars as pl
@@ -38,6 +39,8 @@ NOTHING = 0
 STATISTIC, ACCESS, RARE, ANEW, IN_DOCKER, DIGIT, GONE = (2**bit for bit in range(7))
 """Bits; a line that is gone is part of another."""
 
+_BYTES = np.arange(256)
+
 _FEW_ROWS = 2000
 """Rows up to which a table of them is made faster than one of all lines."""
 
@@ -72,8 +75,9 @@ class ChunkLines:
         self, chunk: Chunk, marks: np.ndarray, table: pl.DataFrame | None = None, *, is_stored: bool = True
     ) -> None:
         self._chunk, self._table = chunk, table
+        self._counts: np.ndarray | None = None
         self.is_stored = is_stored
-        self.marks = marks if table is None else MARKS.of_texts(table["text"])
+        self.marks = marks
         self.numbers = (np.arange(chunk.first_line_no, chunk.last_line_no + 1) if table is None
                         else table["line_no"].to_numpy())
 
@@ -96,6 +100,20 @@ class ChunkLines:
         """Return the text of some lines."""
         return self._table["text"][rows].to_list() if self._table is not None else texts_of(self._chunk, rows)
 
+    def count(self, has: int, lacks: int = NOTHING) -> int:
+        """Return how many lines have one mark and lack some."""
+        if self._counts is None:
+            self._counts = np.bincount(self.marks, minlength=256)
+        return int(self._counts[(_BYTES & (has | lacks)) == has].sum())
+
     def rows(self, has: int, lacks: int = NOTHING) -> np.ndarray:
         """Return the lines that have one mark and lack some."""
+        if not self.count(has, lacks):
+            return np.zeros(0, np.int64)
         return np.flatnonzero((self.marks & (has | lacks)) == has)
+
+    def mark(self, numbers: Iterable[int], *, gone: bool = False) -> None:
+        """Mark lines, given by their numbers, as statistics, or as gone."""
+        at = np.isin(self.numbers, list(numbers))
+        self.marks[at] = GONE if gone else self.marks[at] | STATISTIC
+        self._counts = None

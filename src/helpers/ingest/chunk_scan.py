@@ -115,8 +115,9 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
     scan = ChunkScan()
     scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
     lines = _readable_lines(scan, chunk)
-    may_follow = (lines.marks & ANEW) == 0
-    guesses = folded(lines.table(), NAMES_OWN, may_follow) if may_follow[1:].any() else no_guesses()
+    guesses = no_guesses()
+    if lines.count(NOTHING, ANEW):
+        guesses = folded(lines.table(), NAMES_OWN, (lines.marks & ANEW) == 0)
     left, alike = lines.rows(STATISTIC), None
     if lines.is_stored:
         is_odd = np.isin(left, _odd_rows(chunk, guesses, len(lines.marks)))
@@ -129,7 +130,7 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
     else:
         scan.records.append(_no_statistics() if alike is None else alike)
 
-    n_access = len(lines.rows(ACCESS, STATISTIC | GONE))
+    n_access = lines.count(ACCESS, STATISTIC | GONE)
     scan.known["access line"] += n_access
     unplaced = lines.rows(NOTHING, STATISTIC | ACCESS | RARE | GONE)
     _keep_unplaced(scan, lines, unplaced)
@@ -162,9 +163,8 @@ def _read_texts(
     records = extract(FAMILIES, candidates, habits.recent, QUOTING, EVENT) if len(left) else no_records()
     records, later = _unfold(records, guesses, habits)
     if later:
-        lines.marks[np.isin(lines.numbers, later)] = GONE
-        # the literal itself may be folded
-        lines.marks[np.isin(lines.numbers, records.samples["line_no"].unique())] |= STATISTIC
+        lines.mark(later, gone=True)
+        lines.mark(records.samples["line_no"].unique())  # the literal itself may be folded
         candidates = candidates.filter(~pl.col("line_no").is_in(later))
     scan.known[CONTINUED] += len(later)
     scan.oddities["folded_lines"] += len(later)
@@ -183,13 +183,13 @@ def _odd_rows(chunk: Chunk, guesses: pl.DataFrame, n_lines: int) -> list[int]:
 
 def _readable_lines(scan: ChunkScan, chunk: Chunk) -> ChunkLines:
     """Return the lines without wrappers and codes."""
-    marks = MARKS.of_lines(chunk.text, chunk.offsets)
-    is_docker = bool((marks & IN_DOCKER).any())
-    is_wrapped = is_docker or bool((marks & DIGIT).any()) and is_cri(chunk.text)
+    lines = ChunkLines(chunk, MARKS.of_lines(chunk.text, chunk.offsets))
+    is_docker = lines.count(IN_DOCKER) > 0
+    is_wrapped = is_docker or lines.count(DIGIT) > 0 and is_cri(chunk.text)
     has_escapes = is_docker or bool(chunk.odd & native.HAS_ESCAPE)  # docker writes control codes as JSON
     has_controls = is_docker or _has_controls(chunk)
     if not is_wrapped and not has_controls:
-        return ChunkLines(chunk, marks)
+        return lines
     parts = unwrap(split_lines(chunk), chunk.text) if is_wrapped else Parts(split_lines(chunk), 0)
     scan.oddities["split_lines"] += parts.n_continued
     scan.known[CONTINUED] += parts.n_continued
@@ -198,7 +198,7 @@ def _readable_lines(scan: ChunkScan, chunk: Chunk) -> ChunkLines:
         is_odd = table["text"].str.contains(_CONTROL)
         scan.oddities["control_codes"] += int(is_odd.sum())
         table = table.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
-    return ChunkLines(chunk, marks, table, is_stored=not parts.is_changed)
+    return ChunkLines(chunk, MARKS.of_texts(table["text"]), table, is_stored=not parts.is_changed)
 
 
 def _has_controls(chunk: Chunk) -> bool:

@@ -13,6 +13,9 @@ from helpers.ingest import native
 
 WORD_BYTES = 8
 
+MAX_FIELDS = 128
+"""As in `native/lines.c`."""
+
 COUNT, NUMBER, FLAG, OTHER = range(4)
 """Kinds of fields; the printed text of an OTHER goes to ``extra``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class Habits:
     other: Sequence[str]
     recent: RecentLayouts = field(default_factory=dict)
     _heads: Heads = field(default_factory=Heads)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _reader: Reader | None = None
     _n_seen: int = 0
     _n_failures: int = 0
@@ -81,7 +83,9 @@ class Habits:
         if not is_worth_it or self._n_failures >= _MAX_FAILURES or library is None:
             return None, rows
         if not has_habits:
-            self._learn(library, rows, take)
+            with self._lock:  # the chunks after the first wait for what it learns
+                if not self._heads.known:
+                    self._learn(library, rows, take)
         found, left = self._apply(library, chunk, rows)
         if has_habits and len(left) > max(_MIN_TO_LEARN, _MIN_SHARE * len(rows)):
             self._learn(library, left, take)
@@ -105,14 +109,14 @@ class Habits:
         records = extract(self.families, take(some), self.recent, self.quoting, self.other)
         unusual = records.unusual["line_no"].to_list()
         samples = records.samples.filter((pl.col("part") == 0) & ~pl.col("line_no").is_in(unusual))
+        places: dict[tuple[str, str], list[int]] = {}
+        for place, family in enumerate(self.families):
+            places.setdefault((family.engine, family.kind), []).append(place)
         prefixes = []
-        for prefix, text, engine, kind in samples.select("prefix", "text", "engine", "kind").iter_rows():
-            place = next((
-                place for place, family in enumerate(self.families)
-                if (family.engine, family.kind) == (engine, kind) and text.startswith(family.literal, len(prefix))
-                and text.startswith(prefix)
-            ), None)
-            if place is not None:
-                prefixes.append((prefix, self.families[place].literal, place))
+        for prefix, text, *names in samples.select("prefix", "text", "engine", "kind").iter_rows():
+            found = [place for place in places[names[0], names[1]]
+                     if text.startswith(self.families[place].literal, len(prefix))]
+            if found and text.startswith(prefix):
+                prefixes.append((prefix, self.families[found[0]].literal, found[0]))
         named = [family.literal for family in self.families if not family.literal.startswith("#")]
         self._heads.learn(library, prefixes, any_of([*named, *self.quoting, *self.other]))

@@ -54,6 +54,7 @@ class Heads:
 
     known: list[Head] = field(default_factory=list)
     _seen: set[tuple[str, int]] = field(default_factory=set)
+    _forms: dict[int, set[Form]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def learn(self, library: ctypes.CDLL, prefixes: Iterable[tuple[str, str, int]], never: str) -> None:
@@ -70,13 +71,14 @@ class Heads:
         """
         with self._lock:
             candidates = []
-            for prefix, literal, place in dict.fromkeys(prefixes):
-                form = _form_of(prefix) if len(self._seen) < MAX_HEADS else None
-                if form is None:
+            for prefix, literal, place in prefixes:
+                forms = self._forms.setdefault(len(prefix), set())  # most are like one before
+                if any((form.fill(prefix, _TRIALS[0]), place) in self._seen for form in forms):
                     continue
-                like = form.fill(prefix, _TRIALS[0]), place
-                if like not in self._seen:
-                    self._seen.add(like)
+                form = _form_of(prefix) if len(self._seen) < MAX_HEADS else None
+                if form is not None:
+                    forms.add(form)
+                    self._seen.add((form.fill(prefix, _TRIALS[0]), place))
                     candidates.append((prefix, literal, place, form))
             if candidates:
                 self.known += _trusted(library, candidates, never)

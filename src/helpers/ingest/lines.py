@@ -325,11 +325,12 @@ def _open(path: str) -> BinaryIO:
 
 def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str]) -> Iterator[bytes]:
     """Yield the source unpacked and as UTF-8, recognised by its first bytes, not by its name."""
+    if source.n_bytes:  # what is left of a file whose begin is known
+        yield from _plain(b"", source, size)
+        return
     start = source.read(_MAGIC_BYTES)
     stream: Iterator[bytes]
-    if source.n_bytes > len(start):  # what is left of a file whose begin is known
-        stream = _plain(start, source, size)
-    elif start[:2] == b"\x1f\x8b":
+    if start[:2] == b"\x1f\x8b":
         stream = unpack.gunzip(start, source, path, size)
     elif start == zstandard.FRAME_HEADER:
         stream = unpack.unzstd(start, source, path, size)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from helpers.ingest.compiled import COUNT, FLAG, NUMBER, OTHER, Field, Plan, Tables, Values
+from helpers.ingest.compiled import COUNT, FLAG, MAX_FIELDS, NUMBER, OTHER, Field, Plan, Tables, Values
 from helpers.ingest.dialect import HOLE, Family, Key, read_layout
 from helpers.ingest.extract import MEASURES, SCALES, extra_of
 from helpers.ingest.heads import Heads
@@ -217,7 +217,7 @@ def _plan(family: Family, layout: str, earlier: tuple[str, ...]) -> Plan | None:
     if any(name in family.literal + layout or family.literal in name for name in earlier):
         return None
     literals = layout.split(HOLE)
-    if len(literals) < 2 or not all(_can_follow(text) for text in literals[1:]):
+    if not 1 < len(literals) <= MAX_FIELDS or not all(_can_follow(text) for text in literals[1:]):
         return None
     if not all(_can_precede(text) for text in (family.literal + literals[0], *literals[1:-1])):
         return None

@@ -20,6 +20,10 @@ MAX_RANKS = 1024
 """More rank tags than any server prints."""
 
 
+_MAX_HELD = 100_000
+"""Records held as they were read; a table is made of them then, so that not all are held twice in the end."""
+
+
 @dataclass
 class FileScan(ChunkScan):
     """What was found in a whole file."""
@@ -31,6 +35,17 @@ class FileScan(ChunkScan):
     sha256: str = ""
     notes: list[str] = field(default_factory=list)
     """Doubts about the file as a whole, in words."""
+
+    def add(self, later: ChunkScan) -> None:
+        """Append what the lines after these hold."""
+        super().add(later)
+        if sum(map(len, self.records)) > _MAX_HELD:
+            self.settle()
+
+    def settle(self) -> None:
+        """Make tables of the records read so far."""
+        self.samples += to_tables(self.records)
+        self.records = []
 
 
 def scan_file(
@@ -59,11 +74,11 @@ def scan_file(
         with ThreadPoolExecutor(n_workers) as pool:
             for chunk in reader.chunks(report):
                 pending.append(pool.submit(scan_chunk, path, chunk, habits))
-                if len(pending) >= n_workers:
+                if len(pending) > n_workers:
                     scan.add(pending.popleft().result())
             for future in pending:
                 scan.add(future.result())
-    scan.samples, scan.records = to_tables(scan.records), []
+    scan.settle()
     scan.oddities.update(reader.oddities)
     scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
     scan.notes += [*reader.notes, *_stamp_doubts(scan)]

@@ -66,18 +66,20 @@ static inline uint64_t line_feeds(bytes at, int *is_odd) {
   return feeds;
 }
 
-/* Write where lines end behind their line feeds; return their number. `odd` gets the HAS_ flags of the whole text:
+/* Write where lines end behind their line feeds; return their number, -1 if there is no room for so many. `odd` gets the HAS_ flags of the whole text:
    control codes other than tab and ends of lines (NUL and escape too), bytes above 127, returns. */
-int64_t find_ends(bytes text, int64_t n, int64_t *ends, uint32_t *odd) {
+int64_t find_ends(bytes text, int64_t n, int64_t *ends, int64_t n_room, uint32_t *odd) {
   int64_t n_ends = 0, start = 0;
   *odd = 0;
   for (; start + GROUP_BYTES <= n; start += GROUP_BYTES) {
     int is_odd;
     uint64_t feeds = line_feeds(text + start, &is_odd);
     if (is_odd) *odd |= odd_in(text + start, GROUP_BYTES);
+    if (n_ends + GROUP_BYTES > n_room) return -1;
     for (; feeds; feeds &= feeds - 1) ends[n_ends++] = start + __builtin_ctzll(feeds) + 1;
   }
   *odd |= odd_in(text + start, n - start);
+  if (n_ends + n - start > n_room) return -1;
   for (; start < n; start++)
     if (text[start] == '\n') ends[n_ends++] = start + 1;
   return n_ends;
@@ -354,6 +356,8 @@ static uint8_t *write_extra(uint8_t *out, const struct plan *plan, const struct 
   return out;
 }
 
+#define AHEAD 8 /* lines whose bytes are asked for before they are read: few of them follow each other */
+
 /* Read the lines at `rows` of which head and layout are known; return how many were read.
 
    Per row: `heads` and `stamps_us` of its head (-1: none), `plans` of its layout (-1: not read). Per record read, in the
@@ -369,6 +373,8 @@ int64_t read_records(bytes text, int64_t n, const int64_t *offsets, const int64_
   int64_t sizes[MAX_FIELDS];
   extra_ends[0] = 0;
   for (int64_t r = 0; r < n_rows; r++) {
+    if (r + AHEAD < n_rows)
+      for (int k = 0; k < 4; k++) __builtin_prefetch(text + offsets[rows[r + AHEAD]] + 64 * k);
     bytes line = text + offsets[rows[r]], end = text + offsets[rows[r] + 1];
     int64_t g, head = find_head(line, end, text + n, reader, &g);
     heads[r] = plans[r] = -1;
