@@ -139,13 +139,18 @@ def analyse(
     measured = measure(log, user, confidence=confidence, choice=choice)
     intervals, levels, facts, life = measured.intervals, measured.levels, measured.facts, main_life(measured.levels)
     told = [facts_of_life.values for facts_of_life in measured.lives]
-    of_law = intervals[intervals["server_life"].isin(fitted_lives(levels))]
-    phases = segment.phase_seconds(of_law)
+    phases = segment.phase_seconds(_of_lives(intervals, fitted_lives(levels)))
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
     notes = [*what_was_chosen(intervals), *_incidents(log, fitted_lives(levels)), *_other_lives(levels, intervals),
              *_combined(log, told, fitted_lives(levels))]
     return _assemble(log, facts, intervals, levels, measured.fitted, confidence, phases, client, command, (), notes,
                      told, side or {})
+
+
+def _of_lives(intervals: pd.DataFrame, lives: Sequence[int]) -> pd.DataFrame:
+    """Return the intervals of some server lives, without a copy where they are all."""
+    kept = intervals["server_life"].isin(lives)
+    return intervals if kept.all() else intervals[kept]
 
 
 MIXED_RECORDS = 3
@@ -154,6 +159,8 @@ MIXED_RECORDS = 3
 
 def _refuse_mixed_engines(log: Log) -> None:
     """Refuse a log in which two engines print into one server life: which line is whose decides every number."""
+    if log.samples["engine"].nunique() < 2:
+        return
     telling = log.samples[log.samples["kind"].isin(["decode", "stats", "iteration", "request", "counters"])]
     for life, of_life in telling.groupby("server_life"):
         counts = of_life["engine"].value_counts()
@@ -223,7 +230,7 @@ def _incidents(log: Log, lives: Sequence[int]) -> list[str]:
 def _other_lives(levels: pd.DataFrame, intervals: pd.DataFrame) -> list[str]:
     """Say which server lives the answer leaves out, and which file holds the ones it rests on."""
     lives = fitted_lives(levels)
-    others = sorted(set(intervals["server_life"]) - set(lives))
+    others = sorted(set(intervals["server_life"].unique().tolist()) - set(lives))
     if not others:
         return []
     files = intervals[intervals["server_life"].isin(lives)]["file"].unique()
@@ -289,7 +296,7 @@ def _assemble(
     evidence = investigation.gather(run, side, baseline)
     judgement = investigation.investigate(run, evidence, baseline)
     notes += [*judgement.evidence.notes, *(item.says for item in judgement.seen if item.name in SAID_OF_SIDE_FILES)]
-    of_law = None if intervals is None else intervals[intervals["server_life"].isin(fitted_lives(levels))]
+    of_law = None if intervals is None else _of_lives(intervals, fitted_lives(levels))
     card = scorecard.build(
         log, of_law, levels, fits, facts={**facts.values, **investigation.measured(run)}, phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),

@@ -67,16 +67,24 @@ def observe(samples: pd.DataFrame, facts: Mapping[str, Any], lives: list[int]) -
         Server lives that the answer rests on.
     """
     check(samples, SAMPLES)
-    of_lives = samples[samples["server_life"].isin(lives)]
-    state = of_lives[of_lives["kind"].isin(STATE_KINDS) & of_lives["running_req"].notna()]
-    busy = state[state["running_req"] > 0]
-    yield from _queue(busy, facts)
-    yield from _pool(busy, of_lives)
-    yield from _ranks(state, facts)
-    yield from _graphs(busy, facts)
-    yield from _occupancy(busy)
-    yield from _drafts(of_lives, facts)
-    yield from _counts(busy, facts)
+    is_of_lives = samples["server_life"].isin(lives)
+    is_state = is_of_lives & samples["kind"].isin(STATE_KINDS) & samples["running_req"].notna()
+    is_busy = is_state & samples["running_req"].gt(0).fillna(False)
+
+    def of_lives(*names: str) -> pd.DataFrame:
+        return samples.loc[is_of_lives, list(names)]
+
+    def busy(*names: str) -> pd.DataFrame:
+        return samples.loc[is_busy, ["running_req", *names]]
+
+    # Each takes the columns it reads: a copy of all of them is most of what a large log takes in memory.
+    yield from _queue(busy("rank", "queue_req", "kv_used_frac"), facts)
+    yield from _pool(busy("queue_req", "kv_used_frac"), of_lives("retracted_req"))
+    yield from _ranks(samples.loc[is_state, ["rank", "t_s", "running_req", "queue_req"]], facts)
+    yield from _graphs(busy("graph", "decode_tok_per_s"), facts)
+    yield from _occupancy(busy("extra"))
+    yield from _drafts(of_lives("running_req", "decode_tok_per_s", "accept_len", "accept_rate_frac", "span_s"), facts)
+    yield from _counts(busy("kind", "used_tok", "extra"), facts)
 
 
 def _share(flags: pd.Series) -> float:
@@ -124,13 +132,14 @@ def _limit_per_rank(facts: Mapping[str, Any], records: pd.DataFrame) -> float | 
 
 def _n_ranks(records: pd.DataFrame) -> int:
     """Count data-parallel ranks: those whose tags differ in DP."""
-    return max(int(_data_rank(records["rank"]).nunique()), 1)
+    return max(int(_data_rank(pd.Series(records["rank"].unique(), dtype="str")).nunique()), 1)
 
 
 def _data_rank(rank: pd.Series) -> pd.Series:
     """Return the DP tag of rank tags such as 'DP0 TP0'; missing where there is none."""
-    tags = rank.dropna().str.split().explode()
-    return tags[tags.str.startswith("DP")].groupby(level=0).first().reindex(rank.index)
+    codes, names = pd.factorize(rank)
+    tags = [next((tag for tag in str(name).split() if tag.startswith("DP")), None) for name in names]
+    return pd.Series(pd.array([*tags, None], dtype="str").take(codes), index=rank.index, name=rank.name)
 
 
 def _pool(busy: pd.DataFrame, of_lives: pd.DataFrame) -> Iterator[Observation]:
@@ -300,9 +309,9 @@ def _counts(busy: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observatio
     if len(used) >= MIN_FROZEN and len(same) == len(used) - 1 and used["used_tok"].iloc[0] > 0 and not is_rounded:
         yield _of("frozen_count", 1.0, f"the used-token count stays at {int(used['used_tok'].iloc[0])} over "
                   f"{len(used)} records while requests decode: it is no context (a buffer of fixed size)")
+    told = busy[busy["extra"].str.contains("num_generation_tokens", regex=False, na=False)]
     scheduled = [(json.loads(text).get("num_generation_tokens"), n) for text, n in
-                 zip(busy["extra"].fillna("{}"), busy["running_req"], strict=True)
-                 if "num_generation_tokens" in text]
+                 zip(told["extra"], told["running_req"], strict=True)]
     pairs = [(float(tokens), float(n)) for tokens, n in scheduled if isinstance(tokens, int | float) and n]
     if len(pairs) >= FEWEST:
         over = float(np.mean([tokens / n - 1 for tokens, n in pairs]))

@@ -74,21 +74,38 @@ def observe(
     """
     check(intervals, INTERVALS)
     check(levels, LEVELS)
-    of_lives = intervals[intervals["server_life"].isin(lives)]
+    of_lives = _rows(intervals[list(READ)], intervals["server_life"].isin(lives))
     used = levels[levels["server_life"].isin(lives) & levels["population"].eq(0)]
-    yield from _context(of_lives[of_lives["clean"]], growth)
-    yield from _drift(of_lives[of_lives["clean"]])
-    yield from _prefill(of_lives, used, samples[samples["server_life"].isin(lives)], prefill_s_per_tok)
+    clean = of_lives.loc[of_lives["clean"], list(READ_OF_CLEAN)]
+    yield from _context(clean, growth)
+    yield from _drift(clean)
+    del clean
+    prefills = _rows(samples[["rank", "kind", "prefill_tok_per_s"]], samples["server_life"].isin(lives))
+    yield from _prefill(of_lives, used, prefills, prefill_s_per_tok)
     yield from _first_lines(of_lives, used)
     yield from _staircase(used, facts)
     yield from _told_rates(of_lives, facts)
 
 
+READ = ("server_life", "rank_group", "rank", "line_no", "t_s", "kind", "label", "why", "clean", "running_req",
+        "n_steps", "interval_s", "idle_s", "step_s", "context_tok", "prefill_tok", "decode_tok_per_s")
+"""Columns of INTERVALS that are read here: every cut of the table would copy the others."""
+
+READ_OF_CLEAN = ("server_life", "rank_group", "rank", "line_no", "t_s", "running_req", "step_s", "context_tok")
+
+
+def _rows(table: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
+    """Return the rows that are kept, without a copy where they are all."""
+    return table if kept.all() else table[kept]
+
+
 def _levels_of(clean: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
     """Yield the clean intervals of each level with enough of them, in order of time."""
-    known = clean[clean["step_s"].gt(0)]
-    for _, rows in known.groupby(["server_life", "rank_group", "running_req"]):
-        if len(rows) >= FEWEST:
+    known = _rows(clean, clean["step_s"].gt(0))
+    by_level = known.groupby(["server_life", "rank_group", "running_req"]).indices
+    for _, places in sorted(by_level.items()):
+        if len(places) >= FEWEST:
+            rows = known.iloc[places]
             yield float(rows["running_req"].iloc[0]), rows.sort_values(["rank", "t_s", "line_no"], kind="stable")
 
 
@@ -178,8 +195,10 @@ def _prefill(
     intervals: pd.DataFrame, levels: pd.DataFrame, samples: pd.DataFrame, s_per_tok: float
 ) -> Iterator[Observation]:
     """Say what share of the loaded time went into prompts."""
-    loaded = intervals[intervals["label"].isin(LOADED) & intervals["running_req"].gt(0)
-                       & intervals["interval_s"].gt(0) & ~intervals["why"].str.startswith("first line")]
+    is_loaded = (intervals["label"].isin(LOADED) & intervals["running_req"].gt(0)
+                 & intervals["interval_s"].gt(0) & ~intervals["why"].str.startswith("first line"))
+    loaded = intervals.loc[is_loaded, ["server_life", "rank", "clean", "running_req", "n_steps", "interval_s", "idle_s",
+                                       "prefill_tok"]]
     if loaded.empty:
         return
     loaded = loaded.assign(busy_s=(loaded["interval_s"] - loaded["idle_s"]).clip(lower=0))
@@ -232,11 +251,13 @@ def _prompt_s_per_tok(samples: pd.DataFrame, s_per_tok: float) -> float:
 def _first_lines(intervals: pd.DataFrame, levels: pd.DataFrame) -> Iterator[Observation]:
     """Find rates that hold idle time, and what they do to an average of the printed rates."""
     steady = levels[levels["n_clean"].ge(FEW_CLEAN) & levels["cv_frac"].le(STEADY_CV)]
-    printed = intervals[intervals["decode_tok_per_s"].gt(0) & intervals["kind"].isin(("decode", "stats"))]
+    is_printed = intervals["decode_tok_per_s"].gt(0) & intervals["kind"].isin(("decode", "stats"))
+    keys = ["server_life", "rank_group", "running_req"]
+    printed = intervals.loc[is_printed, [*keys, "line_no", "clean", "why", "prefill_tok", "decode_tok_per_s"]]
     n_printed, n_odd, worst = len(printed), 0, (0.0, "")
+    places = printed.groupby(keys).indices
     for row in steady.to_dict("records"):
-        same = printed[printed["running_req"].eq(row["running_req"]) & printed["rank_group"].eq(row["rank_group"])
-                       & printed["server_life"].eq(row["server_life"])]
+        same = printed.iloc[places.get(tuple(row[name] for name in keys), [])]
         rate = float(same.loc[same["clean"], "decode_tok_per_s"].median()) if same["clean"].any() else float("nan")
         # A line that holds a prefill, or was delayed by the next one, is slow for that reason.
         is_prompt = same["prefill_tok"].gt(FEW_PROMPT_TOK) | same["why"].str.startswith(("prefill is", "prompt"))
@@ -283,8 +304,9 @@ def _staircase(levels: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Obser
 
 def _told_rates(intervals: pd.DataFrame, facts: Mapping[str, Any]) -> Iterator[Observation]:
     """Hold the rate at the highest load against one that the user knows from another run."""
-    loaded = intervals[intervals["running_req"].gt(0) & intervals["interval_s"].gt(0)
-                       & intervals["label"].isin(("steady", "mixed"))]
+    is_loaded = (intervals["running_req"].gt(0) & intervals["interval_s"].gt(0)
+                 & intervals["label"].isin(("steady", "mixed")))
+    loaded = intervals.loc[is_loaded, ["running_req", "interval_s", "decode_tok_per_s"]]
     if loaded.empty:
         return
     top = loaded[loaded["running_req"].ge(0.75 * loaded["running_req"].max())]

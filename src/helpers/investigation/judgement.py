@@ -139,7 +139,8 @@ def measured(run: Run) -> dict[str, Any]:
     ranks = (run.facts.get("tp") or 1) * (run.facts.get("pp") or 1)
     board = None if run.allowed is None else run.allowed.deployment.hardware
     args = run.facts.get("args") or {}
-    of_lives = run.samples[run.samples["server_life"].isin(run.lives)]
+    is_of_lives = run.samples["server_life"].isin(run.lives)
+    of_lives = run.samples if is_of_lives.all() else run.samples[is_of_lives]
     found = {
         **plan.prompts_of(of_lives, chunk_tok=run.facts.get("chunked_prefill_size")), "startup_s": _startup_s(run),
         "weight_bytes": float(loaded.max()) * ranks if len(loaded) else None,

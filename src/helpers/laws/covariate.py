@@ -73,6 +73,10 @@ class _CovariateLine:
     prediction_rms_frac: float
 
 
+NOT_READ = ("file", "line_no", "ts", "why", "queue_req", "used_tok")
+"""Columns of INTERVALS that no fit here reads: every cut would copy them."""
+
+
 def fit_with_prefill(intervals: pd.DataFrame, *, confidence: float = 0.95) -> LawFit:
     """Fit the line from intervals that hold prefill: step = a + b N + c x (prompt tokens per step).
 
@@ -101,6 +105,7 @@ def fit_with_prefill(intervals: pd.DataFrame, *, confidence: float = 0.95) -> La
     check(intervals, INTERVALS)
     before = intervals.groupby(["server_life", intervals["rank"].fillna("")])["running_req_printed"].shift()
     moved_frac = (intervals["running_req_printed"] / before.fillna(intervals["running_req_printed"]) - 1).abs()
+    intervals = intervals[[name for name in intervals if name not in NOT_READ]]
     rows = intervals[intervals["label"].isin(("steady", "mixed")) & (moved_frac <= MAX_MOVE_FRAC)]
     rows = rows[(rows["decode_tok_per_s"] > 0) & (rows["running_req"] > 0) & (rows["step_s"] > 0)]
     rows = rows[rows["idle_s"] == 0]
@@ -225,19 +230,21 @@ def _level_ids(running_req: np.ndarray) -> np.ndarray:
 
 def _context_within(intervals: pd.DataFrame, confidence: float) -> tuple[_CovariateLine | None, str]:
     check(intervals, INTERVALS)
-    clean = intervals[intervals["clean"] & (intervals["context_tok"] > 0) & (intervals["step_s"] > 0)]
-    clean = clean.sort_values(["server_life", "rank_group", "t_s"])
+    is_usable = intervals["clean"] & (intervals["context_tok"] > 0) & (intervals["step_s"] > 0)
+    read = ["server_life", "rank_group", "t_s", "running_req", "step_s", "context_tok"]
+    clean = intervals.loc[is_usable, read].sort_values(read[:3])
     if clean.empty:
         return None, "the log does not tell the context"
     running_req, step_s, context = (clean[name].to_numpy(float) for name in ("running_req", "step_s", "context_tok"))
     group = _level_ids(running_req)
     if group.max() + 1 < gates.MIN_LEVELS:
         return None, f"fewer than {gates.MIN_LEVELS} levels with context"
-    by_level = clean.assign(group=group).groupby("group")["context_tok"]
+    by_level = clean["context_tok"].groupby(group)
     moving = int((by_level.quantile(0.9) / by_level.quantile(0.1) - 1 > MIN_CONTEXT_VARIATION).sum())
     if moving < 2:
         limit = f"{100 * MIN_CONTEXT_VARIATION:.0f} %"
         return None, f"within levels it varies by more than {limit} at {moving} level(s), expected 2"
+    del clean, by_level  # the fit holds a score of columns as it is
     fit = _between_within(running_req, step_s, running_req * context, group, confidence)
     return fit, "too few ticks within levels"
 
@@ -318,14 +325,16 @@ def _cost_within_levels(
         instrument = covariate
         if per_second is not None:
             instrument = np.where(np.isfinite(per_second), per_second * level_s, covariate)
-        off_s, off_req, off_cov, off_instrument = (
-            v - _level_mean(v, weight, group)[group] for v in (step_s, running_req, covariate, instrument)
-        )
+        of_level = np.bincount(group, weight)
+        off_s, off_req, off_cov = (
+            v - (np.bincount(group, weight * v) / of_level)[group] for v in (step_s, running_req, covariate))
+        off_instrument = off_cov if instrument is covariate else (
+            instrument - _level_mean(instrument, weight, group)[group])
         if not (weight * off_cov**2).sum() > 1e-9 * (weight * covariate**2).sum():
             return None
         # Columns of unit length: a held token costs nanoseconds, a request milliseconds.
         unit, norm = _unit_columns(off_cov, off_req, weight)
-        instruments = _unit_columns(off_instrument, off_req, weight)[0]
+        instruments = unit if instrument is covariate else _unit_columns(off_instrument, off_req, weight)[0]
         bread = np.linalg.pinv(instruments.T @ (weight[:, None] * unit))
         scaled = bread @ (instruments.T @ (weight * off_s))
         miss_s = off_s - unit @ scaled

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from helpers import schema
+from helpers.levels.bootstrap import bootstrap_interval
 from helpers.levels.rule import LevelRule
-
-RESAMPLES = 400
-MAX_PICKS = 4_000_000  # indices of the bootstrap held at a time
-"""Bootstrap resamples per level: the ends of a 95 % interval are then known to a tenth of its width."""
-
-BOOTSTRAP_BLOCK = 3
-"""Ticks per bootstrap block: noise between ticks is correlated (AR(1), phi 0.5 to 0.8; physics 6.1)."""
-
 
 GAP_FRAC = 0.02
 """Wall clock beyond the engine's own time that is said [1]; less is within what stamps of 1 s can tell."""
@@ -118,32 +110,6 @@ def _blocks(clean: pd.DataFrame, block_steps: int) -> tuple[np.ndarray, np.ndarr
         steps_in_block[-2] += steps_in_block[-1]
         block_time_s, steps_in_block = block_time_s[:-1], steps_in_block[:-1]
     return block_time_s, steps_in_block
-
-
-def bootstrap_interval(
-    time_s: np.ndarray, steps: np.ndarray, use_median: bool, confidence: float
-) -> tuple[float, float]:
-    """Moving-block bootstrap of the level's estimate, widened by t over normal for the few blocks it has."""
-    n = len(steps)
-    if n < 2:
-        return np.nan, np.nan
-    length = min(BOOTSTRAP_BLOCK, max(1, n // 2))
-    rng = np.random.default_rng(n)
-    n_draws = -(-n // length)
-    at_once = max(1, MAX_PICKS // n)  # a level of a million iterations would take gigabytes in one go
-    parts = []
-    for first in range(0, RESAMPLES, at_once):
-        starts = rng.integers(0, n - length + 1, size=(min(at_once, RESAMPLES - first), n_draws))
-        picks = (starts[:, :, None] + np.arange(length)).reshape(len(starts), -1)[:, :n]
-        parts.append(np.median((time_s / steps)[picks], axis=1) if use_median else
-                     time_s[picks].sum(axis=1) / steps[picks].sum(axis=1))
-    draws = np.concatenate(parts)
-    centre = float(np.median(time_s / steps)) if use_median else float(time_s.sum() / steps.sum())
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    effective = max(2.0, n / length)
-    widen = stats.t.ppf(1 - tail, effective - 1) / stats.norm.ppf(1 - tail)
-    return max(0.0, centre + widen * (low - centre)), centre + widen * (high - centre)
 
 
 def _robust_sd(values: np.ndarray) -> float:

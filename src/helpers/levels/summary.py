@@ -7,6 +7,7 @@ their median (SGLang lines), or the ratio of sums where a window cuts steps and 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -50,9 +51,10 @@ def summarise_levels(
             "levels: expected decode or periodic lines with a rate, found none; "
             "a prefill-only worker or a start-up log has no decode step to measure"
         )
-    table = intervals.assign(level=_level_key(intervals), accept=intervals["accept_len"].fillna(1.0))
+    level, accept = _level_key(intervals), intervals["accept_len"].fillna(1.0)
+    table = intervals[[name for name in intervals if name not in NOT_READ]].assign(level=level, accept=accept)
     rows: list[dict[str, object]] = []
-    for (life, group), part in table.groupby(["server_life", "rank_group"]):
+    for (life, group), part in _by_group(table):
         where = {"server_life": life, "rank_group": group}
         found = [where | row for row in _measured_levels(part, confidence, rule)]
         # Under pipeline stages a line counts launches of micro-batches, not steps of all requests; the largest count of
@@ -65,15 +67,30 @@ def summarise_levels(
     return schema.conform(pd.DataFrame(rows).sort_values(keys), schema.LEVELS)
 
 
+def _by_group(table: pd.DataFrame) -> Iterable[tuple[tuple[object, object], pd.DataFrame]]:
+    """Return the intervals of each rank group of a server life, without a copy where there is one."""
+    keys = ["server_life", "rank_group"]
+    first = table[keys].iloc[0]
+    if table["server_life"].eq(first["server_life"]).all() and table["rank_group"].eq(first["rank_group"]).all():
+        return [((int(first["server_life"]), first["rank_group"]), table)]
+    return [((life, group), part) for (life, group), part in table.groupby(keys)]
+
+
+NOT_READ = ("file", "line_no", "ts", "t_s", "queue_req", "used_tok")
+"""Columns of INTERVALS that no level is estimated from: every cut of the table would copy them."""
+
+
 def _level_key(intervals: pd.DataFrame) -> pd.Series:
     """Group by what sets the step; under pipeline stages running_req is a mean, so group by the printed count."""
     group = [intervals["server_life"], intervals["rank_group"]]
     is_mean = (intervals["running_req"] - intervals["running_req"].round()).abs() >= 1e-9
     whole = ~is_mean.groupby(group).transform("any")
+    if whole.all():
+        return intervals["running_req"]
     printed = intervals["running_req_printed"].astype(float)
     # One printed count can stand for several loads: 1 of 1 + 1 requests, and 1 of 1 + 15 (log-formats 1.5).
     clean = intervals["running_req"].where(intervals["clean"])
-    ordered = intervals.assign(clean_req=clean, printed=printed).sort_values("clean_req")
+    ordered = intervals[["server_life", "rank_group"]].assign(clean_req=clean, printed=printed).sort_values("clean_req")
     keys = [ordered["server_life"], ordered["rank_group"], ordered["printed"]]
     jumps = (ordered["clean_req"] > 1.05 * ordered.groupby(keys)["clean_req"].shift()).groupby(keys).cumsum()
     mean = ordered.groupby([*keys, jumps])["clean_req"].transform("median").reindex(intervals.index)
@@ -88,7 +105,10 @@ def _commonest(found: pd.Series) -> float:
 
 def _measured_levels(part: pd.DataFrame, confidence: float, rule: LevelRule) -> list[dict[str, object]]:
     rows = []
-    for level, at_level in part[part["running_req"] > 0].groupby("level"):
+    runs = np.flatnonzero(part["running_req"] > 0)
+    levels = part["level"].iloc[runs]
+    for level, places in sorted(levels.groupby(levels).indices.items()):
+        at_level = part.iloc[runs[places]]
         rejected = at_level.loc[~at_level["clean"], "why"].value_counts().to_dict()
         clean = at_level[at_level["clean"] & at_level["step_s"].notna()]
         populations = split_populations(clean, rule)

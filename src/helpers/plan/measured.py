@@ -21,6 +21,9 @@ MIN_RATES = 3
 """Fewer rates are not taken for one: the first prefills of a server compile and warm up."""
 
 
+PROMPT_COLUMNS = ("new_tok", "cached_tok", "out_tok", "extra")
+
+
 def prompts_of(samples: pd.DataFrame, *, chunk_tok: float | None = None) -> dict[str, float]:
     """Return what the prefill records of a log say about its prompts.
 
@@ -46,13 +49,15 @@ def prompts_of(samples: pd.DataFrame, *, chunk_tok: float | None = None) -> dict
 def _prompt_tok(samples: pd.DataFrame, chunk_tok: float | None) -> float:
     """Return the length of a prompt [tok]; NaN where no record tells."""
     for kind, key in SEQUENCES.items():
-        records = samples[samples["kind"].eq(kind) & samples["new_tok"].gt(0)]
-        n_requests = records["extra"].map(lambda text, key=key: _number(text, key)).astype(float)
+        records = samples.loc[samples["kind"].eq(kind) & samples["new_tok"].gt(0), list(PROMPT_COLUMNS)]
+        # Most records share their text with others: each text is read once.
+        places, texts = pd.factorize(records["extra"])
+        n_requests = np.array([*(_number(text, key) for text in texts), np.nan])[places]
         records, n_requests = records[n_requests > 0], n_requests[n_requests > 0]
         if records.empty:
             continue
         tok = (records["new_tok"].astype(float) + records["cached_tok"].astype(float).fillna(0.0)).to_numpy()
-        counts = n_requests.to_numpy()
+        counts = n_requests
         budget_tok = records["new_tok"].astype(float) + records["out_tok"].astype(float).fillna(0.0)  # vLLM counts both
         is_cut = budget_tok.ge(chunk_tok or np.inf).to_numpy()
         usual_tok = _weighted_quantile((tok / counts)[~is_cut], counts[~is_cut], 0.5, TEST_PROMPT_TOK)
@@ -75,10 +80,10 @@ def _rate(samples: pd.DataFrame) -> float:
     """
     if samples.loc[samples["kind"].eq("prefill"), "rank"].nunique() > 1:
         return np.nan  # ranks compute prompts side by side: none prints the rate of all
-    before = samples.shift()
-    behind = samples["kind"].eq("prefill") & before["kind"].eq("prefill") & samples["running_req"].gt(0)
-    rows = samples[behind & samples["new_tok"].eq(before["new_tok"]) & samples["new_tok"].ge(TEST_PROMPT_TOK)
-                   & samples["prefill_tok_per_s"].gt(0)]
+    is_prefill, new_tok = samples["kind"].eq("prefill"), samples["new_tok"]
+    behind = is_prefill & is_prefill.shift(fill_value=False) & samples["running_req"].gt(0)
+    kept = behind & new_tok.eq(new_tok.shift()) & new_tok.ge(TEST_PROMPT_TOK) & samples["prefill_tok_per_s"].gt(0)
+    rows = samples.loc[kept, ["prefill_tok_per_s", "new_tok"]]
     if len(rows) >= MIN_RATES:
         rates, tok = (rows[name].astype(float).to_numpy() for name in ("prefill_tok_per_s", "new_tok"))
         return _weighted_quantile(rates, tok, 0.5)

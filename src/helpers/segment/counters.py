@@ -46,7 +46,7 @@ def label_counters(
     rows = rows.assign(
         interval_s=rows["span_s"], step_s=(rows["span_s"] / rows["n_steps"].where(rows["n_steps"] > 0)),
         idle_s=rows["span_s"].where(rows["is_empty"], 0.0), n_prefills=0, is_idle=rows["is_empty"],
-        cached_tok_before=rows["cached_tok"].fillna(0.0), prev_cached_tok_before=0.0,
+        cached_inside_tok=rows["cached_tok"].fillna(0.0),
     )
     rows["episode"] = 0
     for _, part in rows.groupby(spans.own_rank(rows)):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import schema
+from helpers.segment.ticks import of_each_rank, put_together
 
 IDLE_SLACK_S = 2.0
 """Two stamps of 1 s resolution may be 2 s apart without anything between them."""
@@ -20,8 +21,7 @@ def number_episodes(ticks: pd.DataFrame) -> pd.DataFrame:
     closed loop whose requests end together empty the batch too: without idle time between them, a piece that rises no
     higher than the one before belongs to the same episode.
     """
-    parts = [_number_rank(part) for _, part in ticks.groupby(["server_life", "rank_key"], sort=False)]
-    return pd.concat(parts).sort_values("pos")
+    return put_together([_number_rank(part) for _, part in of_each_rank(ticks)])
 
 
 def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
@@ -32,12 +32,16 @@ def _number_rank(part: pd.DataFrame) -> pd.DataFrame:
         pause = idle_s.gt(IDLE_SLACK_S) | (emptied & empty.shift(fill_value=False) & empty.shift(2, fill_value=False))
     else:
         idle_s = _silence_s(part)
-        emptied = part["empties_before"] > part["prev_empties_before"].fillna(0)
+        emptied = part["n_empties"] > 0
         pause = idle_s.gt(0)
-    return part.assign(
+    return part.drop(columns=list(SPENT)).assign(
         is_idle=idle_s.gt(0), idle_s=idle_s.fillna(0.0).astype(float),
         episode=count_episodes(part["running_req"], part["is_first"] | emptied | pause, pause),
     )
+
+
+SPENT = ("printed_s", "prev_t_s", "prev_next_prefill_t_s", "n_empties")
+"""Columns of the working table that are read no more once episodes are known."""
 
 
 def count_episodes(running_req: pd.Series, begins: pd.Series, pause: pd.Series) -> pd.Series:
@@ -107,28 +111,29 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
         sums over windows; NaN without), steady_over_average [1], seconds per label.
     """
     schema.check(intervals, schema.INTERVALS)
-    table = intervals.assign(wall_s=(_wall_s(intervals) - intervals["idle_s"]).clip(lower=0))
-    columns = _columns(table)
-    grouped = table.groupby(["server_life", "rank_group", "episode"])
-    places_of: dict[tuple[int, str, int], np.ndarray] = dict(grouped.indices)  # type: ignore[arg-type]
+    keys = ["server_life", "rank_group", "episode"]
+    wall_s = (_wall_s(intervals) - intervals["idle_s"]).clip(lower=0)
+    columns = _columns(intervals, wall_s)
+    places_of: dict[tuple[int, str, int], np.ndarray] = dict(intervals.groupby(keys).indices)  # type: ignore[arg-type]
     busy = columns["running_req"] > 0
     busy |= columns["decode_tok_per_s"] > 0
-    active = table[busy & ~columns["is_idle"]]
-    by_phase = active.groupby(["server_life", "rank_group", "episode", "label"])["wall_s"].sum()
-    phases: dict[tuple[int, str, int, str], float] = by_phase.to_dict()
+    is_active = busy & ~columns["is_idle"]
+    by_phase = intervals.loc[is_active, [*keys, "label"]].assign(wall_s=wall_s[is_active]).groupby([*keys, "label"])
+    phases: dict[tuple[int, str, int, str], float] = by_phase["wall_s"].sum().to_dict()
     rows = []
     for (life, group, episode), places in sorted(places_of.items()):
-        part = {name: values[places[busy[places]]] for name, values in columns.items()}
-        if not len(part["running_req"]):
+        inside = places[busy[places]]
+        if not len(inside):
             continue
-        n_ranks = len(np.unique(part["rank"]))
-        tokens = float(np.nansum(part["decode_tok_per_s"] * part["interval_s"]))
-        duration_s = float(np.nansum(part["wall_s"][~part["is_idle"]])) / n_ranks
-        peak = float(np.nanmax(part["running_req"]))
-        at_peak = part["clean"] & (part["running_req"] >= 0.95 * peak)
-        clean = {name: values[at_peak] for name, values in part.items()}
-        clean_s = float(np.nansum(clean["interval_s"]))
-        steady = _steady_tok_per_s(clean, n_ranks) if clean_s > 0 else np.nan
+        rank = columns["rank"][inside]
+        n_ranks = 1 if (rank == rank[0]).all() else len(np.unique(rank))
+        tokens = float(columns["known_tok"][inside].sum())
+        duration_s = float(columns["known_wall_s"][inside[~columns["is_idle"][inside]]].sum()) / n_ranks
+        running_req = columns["running_req"][inside]
+        peak = float(np.fmax.reduce(running_req))
+        clean = inside[columns["clean"][inside] & (running_req >= 0.95 * peak)]
+        clean_s = float(columns["known_s"][clean].sum())
+        steady = _steady_tok_per_s(columns, clean, n_ranks) if clean_s > 0 else np.nan
         average = tokens / duration_s if duration_s > 0 else np.nan
         rows.append(
             {
@@ -143,14 +148,17 @@ def find_episodes(intervals: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _columns(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return what the sums of episodes need as arrays: a log of a day has hundreds of episodes."""
-    numbers = ("running_req", "running_req_total", "decode_tok_per_s", "interval_s", "wall_s", "t_s", "accept_len",
-               "step_s", "n_steps")
+def _columns(table: pd.DataFrame, wall_s: pd.Series) -> dict[str, np.ndarray]:
+    """Return what the sums of episodes need as arrays: a log of a day has thousands of episodes."""
+    numbers = ("running_req", "running_req_total", "decode_tok_per_s", "t_s", "step_s", "n_steps")
     kind = table["kind"]
     is_window = kind.isin(schema.WINDOW_KINDS) | kind.isna() & table["engine"].eq("vllm")
     return {
         **{name: table[name].to_numpy(dtype=float) for name in numbers},
+        "known_tok": (table["decode_tok_per_s"] * table["interval_s"]).fillna(0.0).to_numpy(dtype=float),
+        "known_s": table["interval_s"].fillna(0.0).to_numpy(dtype=float),
+        "known_wall_s": wall_s.fillna(0.0).to_numpy(dtype=float),
+        "accept": table["accept_len"].fillna(1.0).to_numpy(dtype=float),
         "clean": table["clean"].to_numpy(dtype=bool),
         "is_idle": table["label"].eq("idle").to_numpy(dtype=bool),
         "rank": pd.factorize(table["rank"].fillna(""))[0],
@@ -165,17 +173,16 @@ def _least(values: np.ndarray) -> float:
     return float(known.min()) if len(known) else np.nan
 
 
-def _steady_tok_per_s(clean: dict[str, np.ndarray], n_ranks: int) -> float:
+def _steady_tok_per_s(columns: dict[str, np.ndarray], clean: np.ndarray, n_ranks: int) -> float:
     """Rate of the clean intervals at the peak; a median like a level's, so that one stall does not make two rates."""
-    tokens = clean["decode_tok_per_s"] * clean["interval_s"]
-    sums = n_ranks * float(np.nansum(tokens) / np.nansum(clean["interval_s"]))
-    if clean["is_sum"][0] or len(tokens) < 3 or _median(clean["n_steps"]) < 5:
-        return sums
-    accept = np.where(np.isnan(clean["accept_len"]), 1.0, clean["accept_len"])
-    return float(np.nanmean(clean["running_req_total"] * accept) / _median(clean["step_s"]))
+    if columns["is_sum"][clean[0]] or len(clean) < 3 or _median(columns["n_steps"][clean]) < 5:
+        return n_ranks * float(columns["known_tok"][clean].sum() / columns["known_s"][clean].sum())
+    running_req = columns["running_req_total"][clean] * columns["accept"][clean]
+    return float(np.nanmean(running_req) / _median(columns["step_s"][clean]))
 
 
 def _median(values: np.ndarray) -> float:
     """Return the median of the known values, NaN without any."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else np.nan
+    known = np.sort(values[~np.isnan(values)])
+    n = len(known)
+    return float((known[(n - 1) // 2] + known[n // 2]) / 2) if n else np.nan  # np.median costs more than the sort

@@ -67,7 +67,7 @@ def label_intervals(
     samples, events = joined.samples, joined.events
     placed = samples.assign(pos=np.arange(len(samples)), accept_len=spans.accept_of_iterations(samples))
     used = spans.used_source(samples)
-    parts = [_label_lines(samples.assign(is_used=used.isin(["line", ""])), events, by_life, rule)]
+    parts = [_label_lines(samples, used.isin(["line", ""]), events, by_life, rule)]
     for source, label in SOURCES.items():
         records = placed[used.eq(source) & placed["kind"].eq(source)]
         if len(records):
@@ -78,8 +78,24 @@ def label_intervals(
     if not parts:
         return schema.INTERVALS.empty()
     names = [*schema.INTERVALS.names, "pos"]
-    ticks = pd.concat([part.assign(clean=part["why"].eq(rules.CLEAN))[names] for part in parts], ignore_index=True)
-    return schema.conform(ticks.sort_values(["pos", "t_s"], kind="stable").drop(columns="pos"), schema.INTERVALS)
+    for part in parts:
+        part["clean"] = part["why"].eq(rules.CLEAN)
+    ticks = parts[0] if len(parts) == 1 else pd.concat([part[names] for part in parts], ignore_index=True)
+    del parts
+    if not (ticks["pos"].is_unique and ticks["pos"].is_monotonic_increasing):
+        ticks = ticks.sort_values(["pos", "t_s"], kind="stable")
+    return _conform(ticks)
+
+
+def _conform(ticks: pd.DataFrame) -> pd.DataFrame:
+    """Return what `schema.conform` gives, each column moved out of the table: two copies of a large one are a lot."""
+    columns = {}
+    for column in schema.INTERVALS.columns:
+        try:
+            columns[column.name] = ticks.pop(column.name).astype(column.dtype)  # type: ignore[call-overload]
+        except (TypeError, ValueError) as error:
+            raise schema.SchemaError(f"INTERVALS.{column.name}: expected {column.dtype}: {error}") from error
+    return schema.check(pd.DataFrame(columns, copy=False).reset_index(drop=True), schema.INTERVALS)
 
 
 SOURCES = {"iteration": label_iterations, "counters": label_counters, "request": label_requests}
@@ -87,11 +103,11 @@ SOURCES = {"iteration": label_iterations, "counters": label_counters, "request":
 
 
 def _label_lines(
-    samples: pd.DataFrame, events: pd.DataFrame, facts: Mapping[int, Mapping[str, object]], rule: rules.CleanRule
+    samples: pd.DataFrame, is_used: pd.Series, events: pd.DataFrame, facts: Mapping[int, Mapping[str, object]],
+    rule: rules.CleanRule,
 ) -> pd.DataFrame:
-    """Label decode and periodic lines, whose time is that since the line before."""
-    ticks = collect_ticks(samples, describe_ranks(samples, facts))
-    ticks = ticks[ticks["is_used"]]
+    """Label decode and periodic lines, whose time is that since the line before; columns of INTERVALS and ``pos``."""
+    ticks = collect_ticks(samples, describe_ranks(samples, facts), is_used)
     if ticks.empty:
         return ticks
     ticks = add_steps_and_times(ticks, facts, rule)
@@ -101,6 +117,10 @@ def _label_lines(
     ticks["why"] = rules.first_reason(ticks, rule)
     ticks = rules.reject_stalls(ticks, rule)
     ticks["label"] = _labels(ticks)
+    ticks = pd.DataFrame({name: ticks[name] for name in (*schema.INTERVALS.names, "pos") if name in ticks}, copy=False)
+    ticks["rank_group"] = ticks["rank_group"].astype("str")
+    for name in ("file", "ts", "engine", "rank"):  # no rule reads these: they are not carried through the rules
+        ticks[name] = samples[name].array.take(ticks["pos"])
     return ticks
 
 
@@ -111,10 +131,11 @@ def _labels(ticks: pd.DataFrame) -> pd.Series:
     rising, falling = ticks["running_req"] > before, ticks["running_req"] < before
     empty = ticks["running_req"].eq(0) & ~(ticks["decode_tok_per_s"] > 0)
     empty &= ~(prefill & ticks["kind"].isin(schema.SPAN_KINDS))  # a line says so only of its last step
-    label = pd.Series("steady", index=ticks.index)
     disturbed = [rules.PREFILL_NEXT, rules.PREFILL_BEFORE, rules.PROMPT_NEXT, rules.PROMPT_PENDING, rules.TOKENS]
-    label = label.mask(prefill | ticks["why"].isin(disturbed), "mixed")
-    label = label.mask(falling & ~prefill, "drain")
-    label = label.mask(rising, "ramp")
-    label = label.mask(ticks["warmup"], "warmup")
-    return label.mask(empty | ticks["why"].eq(rules.NO_TOKENS), "idle")
+    return spans.last_holding([
+        (prefill | ticks["why"].isin(disturbed), "mixed"),
+        (falling & ~prefill, "drain"),
+        (rising, "ramp"),
+        (ticks["warmup"], "warmup"),
+        (empty | ticks["why"].eq(rules.NO_TOKENS), "idle"),
+    ], "steady")

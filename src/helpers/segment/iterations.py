@@ -191,7 +191,7 @@ def _to_blocks(rows: pd.DataFrame) -> pd.DataFrame:
     sums = sums.assign(
         n_steps=sums["n_steps"].astype("float64"), interval_s=interval_s, step_s=sums["span_s"] / sums["n_steps"],
         decode_tok_per_s=sums["out_tok"] / interval_s.where(interval_s > 0), is_idle=sums["pause"],
-        cached_tok_before=sums["cached"], prev_cached_tok_before=0.0, n_prefills=0,
+        cached_inside_tok=sums["cached"], n_prefills=0,
     )
     return _number_episodes(sums)
 

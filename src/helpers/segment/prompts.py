@@ -38,9 +38,12 @@ def is_pending(ticks: pd.DataFrame) -> pd.Series:
     ticks : DataFrame
         Working table of segment with ``swapped``; rows that are no windows are never marked.
     """
+    is_window = ticks["kind"].eq("stats")
+    if not is_window.any():
+        return is_window
     rises_next = ticks["next_level_req"] > ticks["running_req"]  # the scheduler had started before the line
     pending = rises_next | ticks["swapped"] | _admitted(ticks) | _fills_the_pool(ticks)
-    return ticks["kind"].eq("stats") & pending
+    return is_window & pending
 
 
 def _own(ticks: pd.DataFrame) -> list[pd.Series]:

@@ -81,23 +81,42 @@ def describe_ranks(samples: pd.DataFrame, facts: Mapping[int, Mapping[str, objec
     return table
 
 
+_READ = ("server_life", "rank", "engine", "kind", "t_s", "running_req", "queue_req", "used_tok", "kv_used_frac",
+         "new_tok", "decode_tok_per_s", "accept_len")
+"""Columns of SAMPLES from which the roles are read."""
+
+
 def assign_roles(samples: pd.DataFrame, facts: Mapping[int, Mapping[str, object]]) -> pd.DataFrame:
     """Do what `describe_ranks` does, and leave it to the reader when nothing can be used."""
-    counted = samples[samples["kind"].isin(COUNTED_KINDS)]
+    counted = samples.loc[samples["kind"].isin(COUNTED_KINDS), list(_READ)]
     rows: list[dict[str, object]] = []
-    for number, of_life in counted.groupby("server_life"):
-        life = int(str(number))
+    for life, of_life in _by_life(counted):
         n_ranks = int(of_life["rank"].nunique())
         if n_ranks > MAX_RANKS:
             raise NotEnoughData(f"ranks: expected at most {MAX_RANKS} ranks in server life {life}, found {n_ranks}; "
                                 "their tags cannot be those of one server: check what wrote the lines")
-        by_rank = {str(rank): part for rank, part in of_life.groupby(of_life["rank"].fillna(""))}
+        by_rank = _by_rank(of_life)
         # Snapshots and scrapes name ranks in their own way: they are no further ranks beside those of the lines.
         lines = {rank: part for rank, part in by_rank.items() if part["kind"].isin(LINE_KINDS).any()}
         for own in (lines, {rank: part for rank, part in by_rank.items() if rank not in lines}):
             rows += [{"server_life": life, **row} for row in _rows_of_life(own, facts.get(life, {}))]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.sort_values(["server_life", "rank"], kind="stable").reset_index(drop=True)
+
+
+def _by_life(records: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    """Return the records of each server life, without a copy where there is one."""
+    if records["server_life"].nunique() == 1:
+        return [(int(records["server_life"].iloc[0]), records)]
+    return [(int(str(life)), part) for life, part in records.groupby("server_life")]
+
+
+def _by_rank(of_life: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the records of each rank, without a copy where there is one."""
+    ranks = of_life["rank"].unique()
+    if len(ranks) == 1:
+        return {"" if pd.isna(ranks[0]) else str(ranks[0]): of_life}
+    return {str(rank): part for rank, part in of_life.groupby(of_life["rank"].fillna(""))}
 
 
 def _rows_of_life(by_rank: Mapping[str, pd.DataFrame], facts: Mapping[str, object]) -> list[dict[str, object]]:
@@ -282,7 +301,8 @@ def _is_lockstep(engine: str, tags: list[dict[str, int]], facts: Mapping[str, ob
     return engine == "sglang" and any(t.get("DP", 0) > 0 and t.get("TP", 0) > 0 for t in tags)
 
 
-_IDENTITY = ("kind", "running_req", "queue_req", "used_tok", "kv_used_frac", "new_tok")
+IDENTITY = ("kind", "running_req", "queue_req", "used_tok", "kv_used_frac", "new_tok")
+"""Columns in which two copies of a record agree."""
 
 
 def print_the_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
@@ -290,7 +310,7 @@ def print_the_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
     if min(len(one), len(other)) < _SAME_SHARE_FRAC * max(len(one), len(other)):
         return False
     first, second = (
-        Counter(part[list(_IDENTITY)].astype("object").where(part[list(_IDENTITY)].notna(), None)
+        Counter(part[list(IDENTITY)].astype("object").where(part[list(IDENTITY)].notna(), None)
                 .itertuples(index=False, name=None))
         for part in (one, other)
     )

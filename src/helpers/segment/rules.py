@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from helpers.segment import prompts
+from helpers.segment import prompts, spans
 
 FIRST = "first line of the server life"
 NO_TOKENS = "no tokens in the interval"
@@ -81,11 +81,12 @@ def find_warmup(ticks: pd.DataFrame, events: pd.DataFrame, rule: CleanRule) -> p
     ready = events[events["kind"].eq("ready")].groupby("server_life")[["line_no"]].min()["line_no"]
     warmup = ticks["line_no"].lt(ticks["server_life"].map(ready).fillna(0))
     keys = ["server_life", "rank_key", "episode"]
-    ticks = ticks.assign(
-        cached=ticks["cached_tok_before"] - ticks["prev_cached_tok_before"].fillna(0),
+    sums = ticks[keys].assign(
+        prefill_tok=ticks["prefill_tok"],
+        cached=ticks["cached_inside_tok"],
         active_s=ticks["interval_s"].where(~ticks["is_idle"], 0).fillna(0),
     )
-    sums = ticks.groupby(keys, as_index=False)[["cached", "prefill_tok", "active_s"]].sum()
+    sums = sums.groupby(keys, as_index=False)[["cached", "prefill_tok", "active_s"]].sum()
     for _, of_rank in sums.groupby(["server_life", "rank_key"]):
         chosen: list[int] = []
         active_s = of_rank["active_s"]
@@ -139,10 +140,7 @@ def first_reason(ticks: pd.DataFrame, rule: CleanRule) -> pd.Series:
         (graph_changed, GRAPH),
         (ticks["growth_off"] & _growth_can_tell(ticks, decode_only), TOKENS),
     ]
-    why = pd.Series(CLEAN, index=ticks.index)
-    for mask, reason in reversed(rules):
-        why = why.mask(mask.fillna(False).astype(bool), reason)
-    return why
+    return spans.first_holding(rules, CLEAN)
 
 
 def _same_level(ticks: pd.DataFrame) -> pd.Series:

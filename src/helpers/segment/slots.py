@@ -165,7 +165,7 @@ def _complete(table: pd.DataFrame, part: pd.DataFrame, is_coarse: bool) -> pd.Da
         decode_tok_per_s=(table["running_req"] * table["n_steps"] / table["interval_s"]).fillna(0.0),
         idle_s=table["interval_s"].where(is_empty & table["prefill_tok"].eq(0), 0.0), is_idle=pause,
         queue_req=pd.Series(np.nan, index=table.index), used_tok=np.nan, context_tok=np.nan, accept_len=np.nan,
-        graph=pd.Series(pd.NA, index=table.index, dtype="boolean"), cached_tok_before=0.0, prev_cached_tok_before=0.0,
+        graph=pd.Series(pd.NA, index=table.index, dtype="boolean"), cached_inside_tok=0.0,
         episode=count_episodes(table["running_req"], begins, pause).clip(lower=0),
     )
     return table.assign(why=spans.first_holding([
@@ -181,5 +181,5 @@ def _unplaced(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
         running_req=0.0, running_req_printed=0, running_req_total=np.nan, step_s=np.nan, n_steps=np.nan,
         interval_s=np.nan, idle_s=0.0, decode_tok_per_s=rows["decode_tok_per_s"].fillna(0.0), prefill_tok=0.0,
-        is_idle=False, episode=0, why=rules.NO_STAMP, cached_tok_before=0.0, prev_cached_tok_before=0.0,
+        is_idle=False, episode=0, why=rules.NO_STAMP, cached_inside_tok=0.0,
     )

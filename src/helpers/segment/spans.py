@@ -38,9 +38,11 @@ def describe_sources(samples: pd.DataFrame) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     is_usable = _is_usable(samples)
-    unplaced = _source(samples["kind"])[~is_usable].groupby(samples["server_life"]).value_counts()
-    for life, of_life in samples[is_usable].groupby("server_life"):
-        by_source = {name: part for name, part in of_life.groupby(_source(of_life["kind"]))}
+    left = samples.loc[~is_usable, ["server_life", "kind"]]
+    unplaced = left["kind"].mask(left["kind"].isin(LINE_KINDS), "line").groupby(left["server_life"]).value_counts()
+    usable = samples.loc[is_usable, ["server_life", "kind", "t_s", "span_s"]]
+    for life, of_life in usable.groupby("server_life"):
+        by_source = _by_source(of_life)
         best = _choose(by_source)
         for name in PREFERENCE:
             if name in by_source:
@@ -57,11 +59,17 @@ def used_source(samples: pd.DataFrame) -> pd.Series:
     sources = describe_sources(samples)
     used = sources[sources["is_used"].astype(bool)]
     by_life = dict(zip(used["server_life"], used["source"], strict=True))
-    return pd.Series([by_life.get(life, "") for life in samples["server_life"]], index=samples.index, dtype="str")
+    places, lives = pd.factorize(samples["server_life"])
+    words = pd.array([by_life.get(life, "") for life in lives], dtype="str")
+    return pd.Series(words.take(places), index=samples.index)
 
 
-def _source(kind: pd.Series) -> pd.Series:
-    return kind.where(~kind.isin(LINE_KINDS), "line")
+def _by_source(of_life: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the records of each source, without a copy where there is one."""
+    names = {kind: "line" if kind in LINE_KINDS else str(kind) for kind in of_life["kind"].unique()}
+    if len(set(names.values())) == 1:
+        return {next(iter(names.values())): of_life}
+    return {name: part for name, part in of_life.groupby(of_life["kind"].map(names))}
 
 
 def _is_usable(samples: pd.DataFrame) -> pd.Series:
@@ -123,7 +131,10 @@ def accept(rows: pd.DataFrame) -> pd.Series:
 
 def accept_of_iterations(samples: pd.DataFrame) -> pd.Series:
     """Return accept_len, for speculating iterations from the speculation line that follows (its window holds them)."""
-    told = samples["accept_len"].where(samples["kind"].eq("spec"))
+    is_told = samples["kind"].eq("spec")
+    if not is_told.any():
+        return samples["accept_len"]
+    told = samples["accept_len"].where(is_told)
     life = samples["server_life"]
     nearest = told.groupby(life).bfill().fillna(told.groupby(life).ffill())
     speculates = samples["kind"].eq("iteration") & (samples["out_tok"] > samples["running_req"].astype("float64"))
@@ -137,10 +148,15 @@ def own_rank(rows: pd.DataFrame) -> list[pd.Series]:
 
 def first_holding(reasons: list[tuple[pd.Series, str]], otherwise: str) -> pd.Series:
     """Return for every row the first reason whose mask holds."""
-    why = pd.Series(otherwise, index=reasons[0][0].index)
-    for mask, reason in reversed(reasons):
-        why = why.mask(mask.fillna(False).astype(bool), reason)
-    return why
+    return last_holding([*reversed(reasons)], otherwise)
+
+
+def last_holding(words: list[tuple[pd.Series, str]], otherwise: str) -> pd.Series:
+    """Return for every row the word of the last mask that holds."""
+    chosen = np.zeros(len(words[0][0]), dtype=np.int16)
+    for number, (mask, _) in enumerate(words, start=1):
+        chosen[mask.fillna(False).to_numpy(dtype=bool)] = number
+    return pd.Series(pd.array([otherwise, *(word for _, word in words)], dtype="str").take(chosen), words[0][0].index)
 
 
 def has_whole_seconds(t_s: pd.Series) -> bool:

@@ -21,37 +21,123 @@ TRUSTED_STAMP_S = 10.0
 
 
 
-def collect_ticks(samples: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per counted tick with what stood before, inside and after it in the file."""
-    rows = samples.assign(pos=np.arange(len(samples)), rank_key=samples["rank"].fillna(""))
-    roles = ranks.set_index(["server_life", "rank"])[["counted_as", "rank_group", "stages"]]
-    rows = rows.join(roles, on=["server_life", "rank_key"])
-    rows = rows[rows["counted_as"].notna() & rows["counted_as"].ne("copy")]
-    is_prefill = rows["kind"].eq("prefill")
-    is_tick = rows["kind"].isin(["decode", "stats"]) & rows["running_req"].notna() & rows["decode_tok_per_s"].notna()
-    rows = rows[is_prefill | is_tick].copy()
-    is_prefill = is_prefill[rows.index]
-    scope = [rows["server_life"], rows["rank_group"]]
-    rows["place"] = rows.groupby(scope).cumcount()
-    rows["prefills_before"] = is_prefill.astype(int).groupby(scope).cumsum()
-    rows["prompt_tok_before"] = rows["new_tok"].where(is_prefill, 0).fillna(0).astype(float).groupby(scope).cumsum()
-    rows["cached_tok_before"] = rows["cached_tok"].where(is_prefill, 0).fillna(0).astype(float).groupby(scope).cumsum()
-    rows["empties_before"] = (is_prefill & rows["running_req"].fillna(1).eq(0)).astype(int).groupby(scope).cumsum()
-    for source, target in (("place", "next_prefill_place"), ("t_s", "next_prefill_t_s")):
-        rows[target] = rows[source].where(is_prefill).groupby(scope).bfill()
-    ticks = rows[~is_prefill].copy()
-    own = ticks.groupby([ticks["server_life"], ticks["rank_key"]])
-    for name in ("running_req", "used_tok", "graph", "t_s", "prefills_before", "prompt_tok_before", "cached_tok_before",
-                 "empties_before", "next_prefill_t_s", "kv_used_frac"):
-        ticks["prev_" + name] = own[name].shift()
+READ = ("line_no", "t_s", "server_life", "kind", "running_req", "queue_req", "used_tok", "kv_used_frac",
+        "decode_tok_per_s", "prefill_tok_per_s", "accept_len", "graph")
+"""Columns of SAMPLES that the rules read; a working table of all would be most of what a large log takes."""
+
+
+def collect_ticks(samples: pd.DataFrame, ranks: pd.DataFrame, is_used: pd.Series) -> pd.DataFrame:
+    """Return one row per counted tick with what stood before, inside and after it in the file.
+
+    Parameters
+    ----------
+    samples : DataFrame, schema SAMPLES
+    ranks : DataFrame
+        From `describe_ranks`.
+    is_used : Series of bool
+        Records whose ticks are wanted; the others still stand between them.
+
+    Returns
+    -------
+    DataFrame
+        ``pos`` is the place in `samples`; rank_key, rank_group and counted_as are categories.
+    """
+    rank_key = pd.Categorical(samples["rank"].fillna(""))
+    ranks = ranks[ranks["counted_as"].notna() & ranks["counted_as"].ne("copy")]
+    role = _role_of(samples["server_life"], rank_key, ranks)
+    is_prefill = samples["kind"].eq("prefill").to_numpy(dtype=bool)
+    is_tick = samples["kind"].isin(["decode", "stats"]) & samples["running_req"].notna()
+    is_tick &= samples["decode_tok_per_s"].notna()
+    pos = np.flatnonzero((role >= 0) & (is_prefill | is_tick.to_numpy(dtype=bool)))
+    around, is_prefill = _around(samples, pos, is_prefill[pos], _scopes(ranks)[role[pos]]), is_prefill[pos]
+    is_wanted = ~is_prefill & is_used.to_numpy(dtype=bool)[pos]
+    pos = pos[is_wanted]
+    ticks = samples[list(READ)].iloc[pos].assign(
+        pos=pos, rank_key=rank_key[pos], stages=ranks["stages"].to_numpy()[role[pos]],
+        **{name: pd.Categorical(ranks[name])[role[pos]] for name in ("counted_as", "rank_group")})
+    numbers = ("running_req", "queue_req", "used_tok", "accept_len")
+    ticks = ticks.assign(**{name: ticks[name].astype("float64") for name in numbers},
+                         **{name: around.pop(name)[is_wanted] for name in list(around)})
+    before, after = _neighbours(role[pos])
+    for name in ("n_prefills", "prefill_tok", "cached_inside_tok", "n_empties"):
+        ticks[name] = ticks[name] - np.where(before < 0, 0.0, ticks[name].to_numpy()[before])
+    for name in ("running_req", "used_tok", "graph", "t_s", "next_prefill_t_s", "kv_used_frac"):
+        ticks["prev_" + name] = _taken(ticks[name], before)
     for name in ("running_req", "prefill_tok_per_s", "place", "decode_tok_per_s"):
-        ticks["next_" + name] = own[name].shift(-1)
-    ticks["is_first"] = own.cumcount().eq(0)
-    start = rows.groupby(scope)["t_s"].transform("first")
-    ticks["prev_t_s"] = ticks["prev_t_s"].where(~ticks["is_first"], start.loc[ticks.index])
-    numbers = ["running_req", "queue_req", "used_tok", "prev_running_req", "prev_used_tok", "next_running_req",
-               "prev_kv_used_frac", "next_prefill_tok_per_s", "next_place", "accept_len"]
-    return ticks.assign(**{name: ticks[name].astype("float64") for name in numbers})
+        ticks["next_" + name] = _taken(ticks[name], after)
+    ticks["is_first"] = before < 0
+    ticks["prev_t_s"] = ticks["prev_t_s"].where(~ticks["is_first"], ticks.pop("first_t_s"))
+    return ticks
+
+
+def _role_of(life: pd.Series, rank_key: pd.Categorical, ranks: pd.DataFrame) -> np.ndarray:
+    """Return for every record the row of its rank in the table of ranks, -1 where it has none."""
+    life_codes, lives = pd.factorize(life)
+    n_ranks = len(rank_key.categories)
+    row_of = np.full(max(len(lives) * n_ranks, 1), -1)
+    of_life, of_rank = (pd.Index(known).get_indexer(pd.Index(ranks[name]))
+                        for known, name in ((lives, "server_life"), (rank_key.categories, "rank")))
+    row_of[np.multiply(of_life, n_ranks) + of_rank] = np.arange(len(ranks))
+    return row_of[life_codes * n_ranks + rank_key.codes]
+
+
+def _scopes(ranks: pd.DataFrame) -> np.ndarray:
+    """Return the number of the group that shares its prefills, for each row of the table of ranks."""
+    return ranks.groupby(["server_life", "rank_group"]).ngroup().to_numpy()
+
+
+def _around(samples: pd.DataFrame, pos: np.ndarray, is_prefill: np.ndarray, scope: np.ndarray) -> dict[str, np.ndarray]:
+    """Return totals up to each counted record in its scope, itself included, and what comes after it."""
+    rows = samples[["t_s", "running_req", "new_tok", "cached_tok"]].iloc[pos]
+
+    def total(values: pd.Series) -> np.ndarray:
+        return values.groupby(scope).cumsum().to_numpy()
+
+    def following(values: pd.Series) -> np.ndarray:
+        return values.where(is_prefill).groupby(scope).bfill().to_numpy()
+
+    place = rows.groupby(scope).cumcount()
+    empty = is_prefill & rows["running_req"].fillna(1).eq(0).to_numpy(dtype=bool)
+    return {
+        "place": place.to_numpy(),
+        "n_prefills": total(pd.Series(is_prefill.astype(int))),
+        "prefill_tok": total(rows["new_tok"].where(is_prefill, 0).fillna(0).astype(float)),
+        "cached_inside_tok": total(rows["cached_tok"].where(is_prefill, 0).fillna(0).astype(float)),
+        "n_empties": total(pd.Series(empty.astype(int))),
+        "next_prefill_place": following(place), "next_prefill_t_s": following(rows["t_s"]),
+        "first_t_s": rows.groupby(scope)["t_s"].transform("first").to_numpy(),
+    }
+
+
+def _neighbours(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the rows before and after each of the same rank, -1 where there is none."""
+    order = np.argsort(own, kind="stable")
+    same = own[order[1:]] == own[order[:-1]]
+    before, after = np.full(len(own), -1), np.full(len(own), -1)
+    before[order[1:][same]], after[order[:-1][same]] = order[:-1][same], order[1:][same]
+    return before, after
+
+
+def _taken(column: pd.Series, places: np.ndarray) -> pd.api.extensions.ExtensionArray | np.ndarray:
+    """Return the values of other rows, missing at place -1; numbers as float64."""
+    if column.dtype == "boolean":
+        return column.array.take(places, allow_fill=True)
+    values = column.to_numpy(dtype=float)[places]
+    values[places < 0] = np.nan
+    return values
+
+
+def of_each_rank(ticks: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    """Return server life and rows of every rank; the table itself where it is of one, for a copy of it is large."""
+    if ticks["server_life"].nunique() == 1 and ticks["rank_key"].nunique() == 1:
+        return [(int(ticks["server_life"].iloc[0]), ticks)]
+    by_rank = ticks.groupby(["server_life", "rank_key"], sort=False)
+    return [(int(str(life)), part) for (life, _), part in by_rank]
+
+
+def put_together(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all ranks in file order."""
+    return parts[0] if len(parts) == 1 else pd.concat(parts).sort_values("pos")
 
 
 def add_steps_and_times(
@@ -59,12 +145,15 @@ def add_steps_and_times(
 ) -> pd.DataFrame:
     """Add n_steps, interval_s, own_req, step_s, prefill_tok, context_tok."""
     parts = []
-    for (life, _), part in ticks.groupby(["server_life", "rank_key"], sort=False):
-        known = facts.get(int(str(life)), {})
+    for life, part in of_each_rank(ticks):
         part = part.assign(printed_s=part["t_s"] - part["prev_t_s"])
         add = _add_window_times if part["kind"].iloc[0] == "stats" else _add_step_times
-        parts.append(add(part, known, rule))
-    return pd.concat(parts).sort_values("pos")
+        parts.append(add(part, facts.get(life, {}), rule).drop(columns=list(SPENT)))
+    return put_together(parts)
+
+
+SPENT = ("prev_used_tok", "next_running_req", "prefill_tok_per_s")
+"""Columns of the working table that are read no more once steps and times are known."""
 
 
 def _accept(part: pd.DataFrame) -> pd.Series:
@@ -99,13 +188,9 @@ def _add_step_times(part: pd.DataFrame, known: Mapping[str, object], rule: Clean
         own_req=own,
         interval_s=interval_s,
         step_s=own * _accept(part) / rate,
-        prefill_tok=(part["prompt_tok_before"] - part["prev_prompt_tok_before"].fillna(0)).astype(float),
-        n_prefills=part["prefills_before"] - part["prev_prefills_before"].fillna(0),
         growth_off=(growth - expected).abs() > slack,
         context_tok=context.where(part["used_tok"] > 0),
         cap=_number(known, "max_running_requests"),
-        pool_tok=np.nan,
-        page_tok=np.nan,
     )
 
 
@@ -156,7 +241,7 @@ def infer_log_interval(part: pd.DataFrame) -> int:
     counts = ratio.value_counts()
     if len(counts) and counts.iloc[0] >= max(3, 0.2 * int(constant.sum())):
         return int(counts.index[0])
-    quiet = constant & part["prefills_before"].eq(part["prev_prefills_before"]) & part["decode_tok_per_s"].gt(0)
+    quiet = constant & part["n_prefills"].eq(0) & part["decode_tok_per_s"].gt(0)
     wall_s = part["printed_s"].where(quiet)
     step_s = (part["running_req"] * _accept(part) / part["decode_tok_per_s"]).where(quiet)
     if wall_s.sum() < 60:
@@ -175,7 +260,9 @@ def combine_ranks(ticks: pd.DataFrame) -> pd.DataFrame:
     ticks["running_req"] = ticks["own_req"].fillna(ticks["running_req"])
     ticks["running_req_total"] = ticks["running_req"]
     ticks["system_rate"] = ticks["decode_tok_per_s"]
-    for life, part in ticks[ticks["counted_as"].isin(["lockstep", "replica"])].groupby("server_life"):
+    several = ticks.loc[ticks["counted_as"].isin(["lockstep", "replica"]),
+                        ["server_life", "rank_key", "counted_as", "pos", "t_s", "running_req"]]
+    for life, part in several.groupby("server_life"):
         mates = [mate for _, mate in part.groupby("rank_key")]
         counts = np.column_stack([_nearest_count(part, mate) for mate in mates])
         ticks.loc[part.index, "running_req_total"] = counts.sum(axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import schema
-from helpers.segment.ranks import COUNTED_KINDS, assign_roles, parse_tags, print_the_same
+from helpers.segment.ranks import COUNTED_KINDS, IDENTITY, assign_roles, parse_tags, print_the_same
 
 NODE_ARGUMENTS = (
     "node_rank", "host", "port", "nccl_port", "random_seed", "seed", "log_level", "base_gpu_id",
@@ -58,7 +58,10 @@ def join_nodes(
         The life of the first node holds all; the lives of the others are empty. Stamps whose zones differ are shifted
         (t_s, not ts) by whole quarters of an hour, and said so.
     """
-    lives = {int(str(life)): part for life, part in samples.groupby("server_life")}
+    if samples["server_life"].nunique() < 2:
+        return Joined(samples, events)
+    read = samples[["server_life", "file", "engine", "t_s", *dict.fromkeys(("rank", *IDENTITY))]]
+    lives = {int(str(life)): part for life, part in read.groupby("server_life")}
     main_of: dict[int, int] = {}
     moved: dict[int, tuple[int, float, str]] = {}
     notes = []
@@ -190,7 +193,8 @@ def topology(samples: pd.DataFrame, facts: Sequence[Mapping[str, object]] = ()) 
     joined = join_nodes(samples, schema.EVENTS.empty(), facts).samples
     by_life = dict(enumerate(facts))
     roles = {(row["server_life"], row["rank"]): row for _, row in assign_roles(joined, by_life).iterrows()}
-    counted = joined[joined["kind"].isin(COUNTED_KINDS)]
+    columns = ["server_life", "file", "rank", "kind", "transfer_req", "prealloc_req", "extra"]
+    counted = joined.loc[joined["kind"].isin(COUNTED_KINDS), columns]
     rows = []
     keys = [counted["server_life"], counted["file"], counted["rank"].fillna("").rename("rank_key")]
     for (number, file, name), part in counted.groupby(keys):
