@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import polars as pl
 
 if TYPE_CHECKING:
     from helpers.ingest.scan import FileScan
@@ -85,15 +84,15 @@ class Accounting:
         return table.assign(lines_total=table.sum(axis=1))
 
 
-def add_up(scans: Sequence[FileScan], kinds: pl.Series, notes: Sequence[str]) -> Accounting:
+def add_up(scans: Sequence[FileScan], by_kind: Mapping[str, int], notes: Sequence[str]) -> Accounting:
     """Add up the lines of all files.
 
     Parameters
     ----------
     scans : sequence of FileScan
         What was found in each file.
-    kinds : Series of str
-        Kind of every record.
+    by_kind : mapping
+        Kind -> number of records.
     notes : sequence of str
         What was skipped, dropped or doubtful.
     """
@@ -105,7 +104,7 @@ def add_up(scans: Sequence[FileScan], kinds: pl.Series, notes: Sequence[str]) ->
     return Accounting(
         lines_total=sum(scan.n_lines for scan in scans),
         lines={name: lines[name] for name in CLASSES},
-        by_kind=dict(sorted(kinds.value_counts().iter_rows())),
+        by_kind=dict(sorted(by_kind.items())),
         per_file={scan.path: {name: scan.lines[name] for name in CLASSES} for scan in scans},
         known=dict(sorted(((name, n) for name, n in known.items() if n), key=lambda item: (-item[1], item[0]))),
         malformed=tuple(line for scan in scans for line in scan.malformed)[:MAX_EXAMPLES],

@@ -288,12 +288,12 @@ def _keep_statistics(
 
 def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     """Put the records of chunks together; columns that none of them has are missing in all rows (``part``: 0)."""
-    types = _no_statistics().schema
-    same = {name: pl.lit(names.pop(), pl.String) for name in ("engine", "kind", "rank")
-            if len(names := _names(frames, name)) == 1}
-    # a column that one frame has takes memory in the rows of all
-    parts = [frame[[values.name for values in frame if values.name not in same and values.null_count() < len(frame)]]
-             for frame in frames if len(frame)]
+    types, frames = _no_statistics().schema, [frame for frame in frames if len(frame)]
+    same = {name: pl.lit(text, pl.String) for name, text in _same_texts(frames).items()}
+    parts = []
+    for frame in frames:  # a column that one frame has takes memory in the rows of all
+        n_missing = zip(frame.columns, frame.null_count().row(0), strict=True)
+        parts.append(frame[[name for name, n in n_missing if name not in same and n < len(frame)]])
     table = pl.concat(parts or [_no_statistics()], how="diagonal").with_columns(**same)
     missing = [name for name in SAMPLE_COLUMNS if name not in table.columns]
     table = table.with_columns(
@@ -302,10 +302,19 @@ def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
 
 
-def _names(frames: Sequence[pl.DataFrame], name: str) -> set[str | None]:
-    """Return what stands in a column of texts; one that stands in all rows takes no memory per row as a literal."""
-    return {text for frame in frames if len(frame)
-            for text in (frame[name].unique() if name in frame.columns else [None])}
+def _same_texts(frames: Sequence[pl.DataFrame]) -> dict[str, str | None]:
+    """Return the texts that stand in all rows of a column: as literals they take no memory per row."""
+    same: dict[str, str | None] = {}
+    for index, frame in enumerate(frames):
+        texts = frame[[name for name in ("engine", "kind", "rank", "label") if name in frame.columns]]
+        if not index:
+            same = {"engine": None, "kind": None, "rank": None, "label": None} | texts[:1].row(0, named=True)
+        is_same = texts.select(
+            pl.col(name).eq_missing(pl.lit(same[name], pl.String)).all() for name in texts.columns if name in same
+        )
+        answers = is_same.row(0, named=True) if is_same.width else {}
+        same = {name: text for name, text in same.items() if answers.get(name, text is None)}
+    return same
 
 
 @functools.lru_cache(maxsize=1)

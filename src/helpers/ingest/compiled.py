@@ -48,6 +48,8 @@ class Form:
         if self.month_at is not None:
             characters[self.month_at: self.month_at + 2] = f"{trial[0]:02d}"
             characters[self.month_at + 3: self.month_at + 5] = f"{trial[1]:02d}"
+        if self.part_at is not None:
+            characters[self.part_at: self.part_at + self.n_part] = f"{trial[4]:0{self.n_part}d}"[:self.n_part]
         return "".join(characters)
 
     def row(self) -> tuple[Any, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+import polars as pl
 
 from helpers.ingest.arguments import parse_arguments
 from helpers.ingest.dialect import EventRule
@@ -167,7 +167,7 @@ def _telling(literal: str | None) -> int:
 
 
 def number_lives(
-    events: list[Event], statistic_lines: Sequence[int] | np.ndarray, first_life: int = 0, restarts: Iterable[int] = ()
+    events: list[Event], statistic_lines: pl.Series, first_life: int = 0, restarts: Iterable[int] = ()
 ) -> list[tuple[int, int]]:
     """Count the server lives of one file and set ``life`` on its events.
 
@@ -180,7 +180,7 @@ def number_lives(
     ----------
     events : list of Event
         In the order of the lines.
-    statistic_lines : sequence of int
+    statistic_lines : Series of int
         Line numbers.
     first_life : int
         Number of the life in which the file begins.
@@ -192,14 +192,16 @@ def number_lives(
     list of (line_no, life)
         Where each life begins; the first is line 1.
     """
-    statistics = np.sort(np.asarray(statistic_lines, np.int64))
+    statistics = statistic_lines if statistic_lines.is_sorted() else statistic_lines.sort()
     n_before = 0
     life, begins = first_life, [(1, first_life)]
     has_run = has_progress = has_shown = False
     seen: set[str] = set()
     marks = [Event(line_no, "restart", None, "", 0, "") for line_no in restarts]
-    for event in sorted([*events, *marks], key=lambda event: event.line_no):
-        n_now = int(np.searchsorted(statistics, event.line_no))
+    ordered = sorted([*events, *marks], key=lambda event: event.line_no)
+    lines = pl.Series([event.line_no for event in ordered], dtype=pl.Int64)
+    reached = statistics.search_sorted(lines, side="left")
+    for event, n_now in zip(ordered, reached, strict=True):
         if n_now > n_before:
             has_run = has_shown = True
         n_before = n_now

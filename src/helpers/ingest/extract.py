@@ -91,10 +91,13 @@ def extract(
         if mine.is_empty():
             continue
         # a body read to its end holds nothing else; what stands before it may
-        is_plain = ~mine["prefix"].str.contains(special)
-        read, failed = _read_family(family, mine.filter(is_plain), recent.setdefault(family, []), named)
+        is_special = mine["prefix"].str.contains(special)
+        if is_special.any():
+            unusual.append(mine.filter(is_special).select("line_no", "text"))
+            mine = mine.filter(~is_special)
+        read, failed = _read_family(family, mine, recent.setdefault(family, []), named)
         samples.append(read)
-        unusual += [mine.filter(~is_plain).select("line_no", "text"), failed.select("line_no", "text")]
+        unusual.append(failed.select("line_no", "text"))
     looked_at = pl.concat(unusual)
     if looked_at.is_empty():
         return Records(pl.concat(samples), _no_malformed(), looked_at)
@@ -106,8 +109,9 @@ def _named_in(lines: pl.DataFrame, families: Sequence[Family]) -> list[Family]:
     """Return the families that some line may name; of many lines, a look at them all costs more than it saves."""
     if len(lines) > _FEW_LINES:
         return list(families)
-    text = "\n".join(lines["text"])
-    return [family for family in families if family.literal in text]
+    literals = list({family.literal for family in families})
+    named = set(lines["text"].str.extract_many(literals, overlapping=True).explode().unique())
+    return [family for family in families if family.literal in named]
 
 
 def _claim(family: Family, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -115,8 +119,11 @@ def _claim(family: Family, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFr
     claimed = lines["text"].str.contains(family.literal, literal=True)
     if not claimed.any():
         return lines.clear(), lines
+    mine, others = lines, lines.clear()
+    if not claimed.all():
+        mine, others = lines.filter(claimed), lines.filter(~claimed)
     halves = pl.col("text").str.splitn(family.literal, 2).struct
-    mine = lines.filter(claimed).with_columns(prefix=halves.field("field_0"), body=halves.field("field_1"))
+    mine = mine.with_columns(prefix=halves.field("field_0"), body=halves.field("field_1"))
     if family.stamps:
         found = [
             pl.col("text").str.extract(f"({pattern})").str.replace(pattern, template)
@@ -125,7 +132,7 @@ def _claim(family: Family, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFr
         mine = mine.with_columns(prefix=pl.concat_str("prefix", pl.coalesce(*found, pl.lit(""))))
     for pattern, replacement in family.rewrite:
         mine = mine.with_columns(pl.col("body").str.replace_all(pattern, replacement))
-    return mine, lines.filter(~claimed)
+    return mine, others
 
 
 def _read_unusual(
@@ -196,12 +203,14 @@ def _read_family(
         return pl.concat(read), pl.concat(failed)
     lines = lines.with_columns(layout=pl.col("body").str.replace_all(VALUE_PATTERN, HOLE))
     verdicts = [(layout, *_judge(family, layout, named)) for layout in lines["layout"].unique(maintain_order=True)]
-    judged = pl.DataFrame(
-        verdicts, schema={"layout": pl.String, "is_read": pl.Boolean, "reason": pl.String}, orient="row"
-    )
-    lines = lines.join(judged, on="layout", maintain_order="left")
-    failed.append(lines.filter(pl.col("reason").is_not_null()).select(failed[0].columns))
-    for group in lines.filter("is_read").drop("is_read", "reason").partition_by("layout"):
+    if not all(is_read for _, is_read, _ in verdicts):
+        judged = pl.DataFrame(
+            verdicts, schema={"layout": pl.String, "is_read": pl.Boolean, "reason": pl.String}, orient="row"
+        )
+        lines = lines.join(judged, on="layout", maintain_order="left")
+        failed.append(lines.filter(pl.col("reason").is_not_null()).select(failed[0].columns))
+        lines = lines.filter("is_read").drop("is_read", "reason")
+    for group in lines.partition_by("layout") if len(verdicts) > 1 else [lines] if len(lines) else []:
         layout = group["layout"][0]
         recent.insert(0, layout)
         del recent[_MAX_RECENT:]
@@ -221,12 +230,14 @@ def _apply(
     family: Family, layout: str, lines: pl.DataFrame, read: list[pl.DataFrame], failed: list[pl.DataFrame]
 ) -> pl.DataFrame:
     """Read the lines that have this layout into ``read`` or ``failed``; return the others."""
-    lines = lines.with_columns(values=pl.col("body").str.extract_groups(_layout_pattern(layout)))
-    is_match = pl.col("values").struct.field("1").is_not_null()
-    matched = lines.filter(is_match)
-    if matched.is_empty():
-        return lines.drop("values")
-    others = lines.filter(~is_match).drop("values") if len(matched) < len(lines) else lines.clear().drop("values")
+    values = lines["body"].str.extract_groups(_layout_pattern(layout))
+    first = values.struct.field("1")
+    if first.null_count() == len(lines):
+        return lines
+    others, matched = lines.clear(), lines.with_columns(values=values)
+    if first.has_nulls():
+        is_match = first.is_not_null()
+        others, matched = lines.filter(~is_match), matched.filter(is_match)
     rows = _read_values(family, read_layout(family, layout), matched)
     is_bad = rows["reason"] != ""
     if is_bad.any():
@@ -248,6 +259,12 @@ def _no_malformed() -> pl.DataFrame:
 
 def _read_values(family: Family, layout: Layout, group: pl.DataFrame) -> pl.DataFrame:
     """Turn the values of one layout's lines into columns; ``reason`` is empty where all could be read."""
+    return group.with_columns(**_columns_of(family, layout)).with_columns(**family.derived)
+
+
+@functools.lru_cache(maxsize=1024)
+def _columns_of(family: Family, layout: Layout) -> dict[str, pl.Expr]:
+    """Return how each column follows from the values; to word these takes as long as to apply them to 1000 lines."""
     columns: dict[str, pl.Expr] = {name: pl.lit(None, dtype) for name, dtype in MEASURES.items()}
     columns |= {key.column: pl.lit(None, _type_of(key)) for key in family.keys.values() if _is_scratch(key)}
     if family.kind == "iteration":
@@ -264,8 +281,7 @@ def _read_values(family: Family, layout: Layout, group: pl.DataFrame) -> pl.Data
     reason = pl.coalesce(*problems, pl.lit("")) if problems else pl.lit("")
     extra = extra_of(layout, _value_of)
     extra = pl.lit(None, pl.String) if extra is None else extra
-    return group.with_columns(**columns, extra=extra, reason=reason, engine=pl.lit(family.engine),
-                              kind=pl.lit(family.kind)).with_columns(**family.derived)
+    return columns | {"extra": extra, "reason": reason, "engine": pl.lit(family.engine), "kind": pl.lit(family.kind)}
 
 
 def _is_scratch(key: Key) -> bool:

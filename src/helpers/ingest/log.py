@@ -21,13 +21,14 @@ from helpers.ingest import facts as facts_of
 from helpers.ingest import lives
 from helpers.ingest.accounting import Accounting, add_up
 from helpers.ingest.cache import read_through
+from helpers.ingest.distinct import count_values, distinct
 from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import INTERNAL_KINDS, Event, number_lives, settle
 from helpers.ingest.export_scan import ExportScan
 from helpers.ingest.exports import find_export
 from helpers.ingest.log_tables import to_events, to_moments, to_samples
 from helpers.ingest.nearest import NOTHING, describe_contents, describe_unread, expected_lines
-from helpers.ingest.parts import Part, count_names, prepare
+from helpers.ingest.parts import Part, prepare
 from helpers.ingest.scan import FileScan, scan_file
 from helpers.ingest.sources import Inputs, Source, SourceLike, find_inputs, stem_of
 from helpers.ingest.table import is_table
@@ -183,7 +184,7 @@ def _combine(parts: list[Part], notes: list[str]) -> Log:
     n_lives = _place_exports(parts, len(logs), n_lives, notes)
     engines = Counter[str]()
     for part in parts:
-        engines.update(dict(count_names(part.samples["engine"])))
+        engines.update(part.n_of_engine)
     engine = engines.most_common(1)[0][0]
     if len(engines) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in engines.most_common())
@@ -197,7 +198,7 @@ def _combine(parts: list[Part], notes: list[str]) -> Log:
     table, stamped, *sums = _count_seconds([*tables, *([pl.concat(moments)] if moments else [])], notes)
     kept = _settled(parts)
     facts = _facts(parts, n_lives)
-    accounting = add_up([part.scan for part in parts], table["kind"], notes)
+    accounting = add_up([part.scan for part in parts], count_values(table, "kind"), notes)
     del tables, samples
     for part in parts:
         part.samples = part.samples.clear()
@@ -220,8 +221,11 @@ def _number_logs(parts: list[Part], notes: list[str]) -> int:
     before: Part | None = None
     for part in parts:
         first_life = life if before is not None and _continues(part, before) else life + 1
-        restarts = [line for dialect in DIALECTS if dialect.restarts for line in dialect.restarts(part.samples)]
-        begins = number_lives(part.scan.events, part.samples["line_no"].to_numpy(), first_life, restarts)
+        restarts = [
+            line for dialect in DIALECTS if dialect.restarts and dialect.engine in part.n_of_engine
+            for line in dialect.restarts(part.samples)
+        ]
+        begins = number_lives(part.scan.events, part.samples["line_no"], first_life, restarts)
         life = begins[-1][1]
         starts = np.array([line_no for line_no, _ in begins])
         part.samples, part.events = (
@@ -285,11 +289,13 @@ def _first_stamps(tables: list[pl.DataFrame]) -> dict[int, int]:
     """Return the first stamp of each kind [us]."""
     first: dict[int, int] = {}
     for table in tables:
-        # brackets, as select would give every column that is missing in all rows its memory
-        stamped = table[["stamp_kind", "us"]].drop_nulls()
-        for kind in stamped["stamp_kind"].unique():
-            least = int(stamped.filter(pl.col("stamp_kind") == kind)["us"].min())  # type: ignore[arg-type]
-            first[kind] = min(first.get(kind, least), least)
+        kinds = distinct(table, "stamp_kind")
+        for kind in kinds:
+            # brackets, as select would give every column that is missing in all rows its memory
+            mine = table[["stamp_kind", "us"]].filter(pl.col("stamp_kind") == kind) if len(kinds) > 1 else table
+            least = mine["us"].min()
+            if least is not None and kind is not None:
+                first[kind] = min(first.get(kind, int(least)), int(least))  # type: ignore[arg-type]
     return first
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from helpers.ingest import stamps
 from helpers.ingest.chunk_scan import whole_table
+from helpers.ingest.distinct import count_values, distinct, n_distinct
 from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import Event
 from helpers.ingest.export_scan import ExportScan
@@ -30,6 +31,8 @@ class Part:
     events: pl.DataFrame
     engine: str | None
     notes: list[str]
+    n_of_engine: dict[str, int]
+    """Records of each engine, the most frequent first."""
     moments: pl.DataFrame | None = None
 
     @property
@@ -46,14 +49,15 @@ def prepare(scan: FileScan) -> Part:
     if not isinstance(scan, ExportScan):
         samples, told = tell_apart(samples)
         samples = join_speculation(samples)
-        engines = set(samples["engine"].unique())
+        engines = distinct(samples, "engine")
         for finish in (dialect.finish for dialect in DIALECTS if dialect.engine in engines):
             samples = finish(samples) if finish is not None else samples
-    engine = count_names(samples["engine"])[0][0]
+    n_of_engine = dict(sorted(count_values(samples, "engine").items(), key=lambda item: (-item[1], item[0])))
+    engine = next(iter(n_of_engine))
     events = _event_stamps(scan.events)
-    kinds = {*samples["stamp_kind"].unique(), *events["stamp_kind"].unique()}
-    has_own = bool(samples["stamp_kind"].is_in([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE]).any())
-    if has_own and stamps.WRAPPER in kinds:
+    kinds = set(distinct(samples, "stamp_kind"))
+    has_own = not kinds.isdisjoint([stamps.FULL, stamps.NO_YEAR, stamps.NO_DATE])
+    if has_own and (stamps.WRAPPER in kinds or stamps.WRAPPER in distinct(events, "stamp_kind")):
         samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
     samples, events = _unroll(samples, events)
     samples = samples.drop("stamp", "part", "label", strict=False)
@@ -62,13 +66,13 @@ def prepare(scan: FileScan) -> Part:
         moments = pl.concat(scan.moments) if scan.moments else None
         if moments is not None:
             moments = moments.with_columns(us=pl.col("stamp").cast(pl.Int64), shown=pl.col("stamp").cast(pl.Int64))
-        return Part(scan, samples, events, engine, list(scan.notes), moments)
-    return Part(scan, samples, events, engine, [*scan.notes, *told, *_doubts(scan.path, samples)])
+        return Part(scan, samples, events, engine, list(scan.notes), n_of_engine, moments)
+    return Part(scan, samples, events, engine, [*scan.notes, *told, *_doubts(scan.path, samples)], n_of_engine)
 
 
 def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
     """Say where the clock of the log was set back, and where there are more rank tags than a server has."""
-    n_ranks = samples["rank"].n_unique() - samples["rank"].has_nulls()
+    n_ranks = n_distinct(samples, "rank")
     doubts = [] if n_ranks <= MAX_RANKS else [
         f"{path}: {n_ranks} different rank tags, more than the {MAX_RANKS} that any server has: something else wrote "
         "them"
@@ -83,8 +87,12 @@ def _doubts(path: str, samples: pl.DataFrame) -> list[str]:
 def _steps_back(samples: pl.DataFrame) -> list[tuple[int, int]]:
     """Return line number and size [us] of each large step back of the clock, per kind of stamp."""
     found: list[tuple[int, int]] = []
-    stamped = samples.select("line_no", "us", "stamp_kind").filter(pl.col("us").is_not_null())
-    kinds = stamped["stamp_kind"].unique()
+    stamped = samples[["line_no", "us", "stamp_kind"]]
+    if stamped["us"].has_nulls():
+        stamped = stamped.filter(pl.col("us").is_not_null())
+    elif stamped["us"].is_sorted():
+        return found
+    kinds = distinct(stamped, "stamp_kind")
     for kind in kinds:
         mine = stamped if len(kinds) == 1 else stamped.filter(pl.col("stamp_kind") == kind)
         steps = mine["us"].diff()
@@ -125,9 +133,3 @@ def _unroll(samples: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, 
     columns = [pl.Series(name, pa.array(values, mask=is_missing)) for name, values in (("us", clock_us), ("shown", us))]
     n = len(samples)
     return samples.with_columns(each[:n] for each in columns), events.with_columns(each[n:] for each in columns)
-
-
-def count_names(names: pl.Series) -> list[tuple[str, int]]:
-    """Return how often each name appears, the most frequent first, equally frequent ones by name."""
-    counts = names.value_counts()
-    return counts.sort(pl.col("count"), pl.col(names.name), descending=[True, False]).rows()

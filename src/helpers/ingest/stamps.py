@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from helpers.ingest.distinct import distinct
 from helpers.ingest.workers import add_labels
 
 FULL, NO_YEAR, NO_DATE, WRAPPER = 1, 2, 3, 4
@@ -36,6 +37,9 @@ _PATTERNS = (
     (WRAPPER, rf"([A-Z][a-z]{{2}} +[0-9]{{1,2}} {_TIME})"),
 )
 """Tried in this order on the lines that none before matched: kind, stamp (group 1), tags (group 2)."""
+
+_N_COMMON = 2
+"""Patterns tried before a line is asked whether it holds a time at all, which all of them want."""
 
 _YEAR_BEFORE = {FULL: "", NO_YEAR: "1904-", NO_DATE: "1904-01-01 ", WRAPPER: ""}
 """What is put before a stamp to make it whole; 1904 is a leap year."""
@@ -64,22 +68,19 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
         With ``stamp`` (datetime, missing if none), ``stamp_kind``, ``rank`` and ``label`` (the process that a wrapper
         names) added, in the order given. Years that were not printed are 1904, days that were not printed its first.
     """
-    found = []
-    frame = frame.with_row_index("_row")
-    for kind, pattern in _PATTERNS:
-        if frame.is_empty():
-            break
+    found: list[pl.DataFrame] = []
+    left = frame.with_row_index("_row")
+    timeless = left.clear()
+    for number, (kind, pattern) in enumerate(_PATTERNS):
+        if number == _N_COMMON and len(left):
+            has_time = pl.any_horizontal(pl.col("prefix", "text").str.contains(_TIME))
+            timeless, left = left.filter(~has_time), left.filter(has_time)
         # JSON wrappers put their stamp behind the record
-        where = ("prefix", "text") if kind == WRAPPER else ("prefix",)
-        for column in where:
-            frame = frame.with_columns(_found=pl.col(column).str.extract_groups(pattern))
-            is_match = pl.col("_found").struct.field("1").is_not_null()
-            matched = frame.filter(is_match)
-            if not matched.is_empty():
-                found.append(_read_matched(matched, kind))
-                frame = frame.filter(~is_match)
-    found.append(_without_stamp(frame.drop("_found", strict=False)))
-    frame = add_labels(pl.concat(found).sort("_row").drop("_row"))
+        for column in ("prefix", "text") if kind == WRAPPER else ("prefix",):
+            if len(left):
+                left = _take_matched(left, column, kind, pattern, found)
+    found += [_without_stamp(rows) for rows in (timeless, left) if len(rows) or not found]
+    frame = add_labels((pl.concat(found).sort("_row") if len(found) > 1 else found[0]).drop("_row"))
     if not frame["rank"].has_nulls():
         return frame
     prefix = pl.col("prefix")
@@ -91,26 +92,37 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
     ))
 
 
-def _read_matched(matched: pl.DataFrame, kind: int) -> pl.DataFrame:
+def _take_matched(
+    rows: pl.DataFrame, column: str, kind: int, pattern: str, found: list[pl.DataFrame]
+) -> pl.DataFrame:
+    """Read the stamps of the rows that match one pattern into ``found``; return the other rows."""
+    groups = rows[column].str.extract_groups(pattern).struct.unnest()
+    n_others = groups["1"].null_count()
+    if n_others == len(rows):
+        return rows
+    others = rows.clear()
+    if n_others:
+        is_match = groups["1"].is_not_null()
+        others, rows, groups = rows.filter(~is_match), rows.filter(is_match), groups.filter(is_match)
+    found.append(_read_matched(rows, groups, kind))
+    return others
+
+
+def _read_matched(matched: pl.DataFrame, groups: pl.DataFrame, kind: int) -> pl.DataFrame:
     """Parse the stamps of one pattern and keep its rank tags."""
-    groups = pl.col("_found").struct
-    n_groups = len(matched.schema["_found"].fields)  # type: ignore[attr-defined]
-    tags = groups.field("2").str.strip_chars().replace("", None) if n_groups > 1 else pl.lit(None, pl.String)
-    stamp = pl.lit(_YEAR_BEFORE[kind]) + groups.field("1").str.replace("T", " ", literal=True)
-    matched = matched.with_columns(_stamp=stamp, rank=tags)
-    parsed = pl.col("_stamp").str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
-    matched = matched.with_columns(stamp=parsed, stamp_kind=pl.lit(kind, pl.Int32))
-    if matched["stamp"].has_nulls():
-        seconds = pl.col("_stamp").str.replace(",", ".", literal=True)
+    has_tags = len(groups.columns) > 1
+    tags = pl.lit(groups["2"]).str.strip_chars().replace("", None) if has_tags else pl.lit(None, pl.String)
+    text = pl.lit(_YEAR_BEFORE[kind]) + pl.lit(groups["1"]).str.replace("T", " ", literal=True)
+    parsed = text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
+    added = {"stamp": parsed, "stamp_kind": pl.lit(kind, pl.Int32), "rank": tags}
+    read = matched.select(pl.exclude(*added), **added)
+    if read["stamp"].has_nulls():
+        seconds = text.str.replace(",", ".", literal=True)
         fractional = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
-        syslog = pl.lit("1904 ") + pl.col("_stamp")
-        month_first = pl.col("_stamp").str.to_datetime("%m/%d/%Y-%H:%M:%S", strict=False, time_unit="us")
-        named_month = syslog.str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
-        matched = matched.with_columns(stamp=pl.coalesce("stamp", fractional, month_first, named_month))
-    return matched.drop("_found", "_stamp").select(pl.exclude("stamp", "stamp_kind", "rank"), *_ADDED)
-
-
-_ADDED = ("stamp", "stamp_kind", "rank")
+        month_first = text.str.to_datetime("%m/%d/%Y-%H:%M:%S", strict=False, time_unit="us")
+        named_month = (pl.lit("1904 ") + text).str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
+        read = read.with_columns(stamp=pl.coalesce("stamp", fractional, month_first, named_month))
+    return read
 
 
 def _without_stamp(frame: pl.DataFrame) -> pl.DataFrame:
@@ -159,7 +171,11 @@ def clock_without_wraps(tables: Sequence[pl.DataFrame]) -> pl.Expr | None:
         ``us`` and ``stamp_kind`` of all that is on one clock. Shown are the stamps as they are.
     """
     has_leap_day = False
-    for kind, period_us in _PERIODS_US.items():
+    tables = [table[["us", "stamp_kind"]] for table in tables]
+    kinds = {kind for table in tables for kind in distinct(table, "stamp_kind")}
+    if kinds.isdisjoint(_PERIODS_US):
+        return pl.col("us")
+    for kind, period_us in ((kind, _PERIODS_US[kind]) for kind in kinds & _PERIODS_US.keys()):
         stamps = [table.filter(pl.col("stamp_kind") == kind)["us"] for table in tables]
         ends = [end for us in stamps for end in (us.min(), us.max()) if end is not None]
         if ends and max(ends) - min(ends) > _HALF * period_us:  # type: ignore[operator]

@@ -10,6 +10,8 @@ import re
 
 import polars as pl
 
+from helpers.ingest.distinct import n_distinct
+
 _STAMP = r"^ *(?:20[0-9]{2}-[0-9T:.Z+-]+ (?:std(?:out|err) [FP] )?)?"
 _LABELS = (
     r"\(([^()]*pid=[0-9]+[^()]*)\)",  # Ray, SkyPilot, vLLM
@@ -38,17 +40,14 @@ _MIN_RECORDS = 3
 
 def add_labels(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``label``, the process that a wrapper names in ``prefix``; missing where there is none."""
-    is_labelled = pl.col("prefix").str.contains(_HAS_LABEL)
-    label = pl.lit(None, pl.String)
-    for pattern in reversed(_LABELS):
-        label = pl.coalesce(pl.col("prefix").str.extract(_STAMP + pattern), label)
-    if not frame.select(is_labelled.any()).item():
+    is_labelled = frame["prefix"].str.contains(_HAS_LABEL)
+    if not is_labelled.any():
         return frame.with_columns(label=pl.lit(None, pl.String))
-    first = pl.col("prefix").str.extract(_STAMP + _LABELS[0])
-    frame = frame.with_columns(label=first)
-    if not frame.select((is_labelled & pl.col("label").is_null()).any()).item():
-        return frame
-    return frame.with_columns(label=label)
+    first = frame["prefix"].str.extract(_STAMP + _LABELS[0])
+    if not (is_labelled & first.is_null()).any():
+        return frame.with_columns(label=first)
+    others = (pl.col("prefix").str.extract(_STAMP + pattern) for pattern in _LABELS[1:])
+    return frame.with_columns(label=pl.coalesce(first, *others))
 
 
 def tell_apart(samples: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -68,7 +67,7 @@ def tell_apart(samples: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """
     if "label" not in samples.columns:
         return samples, []
-    if samples["label"].n_unique() - samples["label"].has_nulls() < 2:
+    if n_distinct(samples, "label") < 2:
         return samples.drop("label"), []
     # vLLM's engines and its API server are two processes of one server: each prints other kinds of records.
     stream = pl.when(pl.col("kind").is_in(["prefill", "decode"])).then(pl.lit("batch")).when(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,10 @@ class Schema:
 
     def empty(self) -> pd.DataFrame:
         """Return a table with no rows and the right dtypes."""
+        return self._without_rows.copy()
+
+    @cached_property
+    def _without_rows(self) -> pd.DataFrame:
         return pd.DataFrame({c.name: pd.Series([], dtype=c.dtype) for c in self.columns})
 
 
@@ -59,6 +64,10 @@ def flag(name: str, meaning: str) -> Column:
     return Column(name, "boolean", "", meaning, True)
 
 
+_NEVER_MISSING = ("int64", "bool")
+"""dtypes that hold a value in every row."""
+
+
 def check(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Check a table against its schema; return it unchanged.
 
@@ -79,19 +88,25 @@ def check(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     SchemaError
         Names the table, the column, what was expected and what was found.
     """
-    missing = [name for name in schema.names if name not in table.columns]
-    unknown = [name for name in table.columns if name not in schema.names]
+    names, dtypes = schema.names, dict(zip(table.columns, table.dtypes, strict=True))
+    missing = [name for name in names if name not in dtypes]
+    unknown = [name for name in dtypes if name not in names]
+    if len(dtypes) < len(table.columns):
+        unknown += table.columns[table.columns.duplicated()].to_list()
     if missing or unknown:
         raise SchemaError(
             f"{schema.name}: missing columns {missing}, unknown columns {unknown}; "
             "build the table with schema.conform"
         )
     for column in schema.columns:
-        found = str(table[column.name].dtype)
+        found = str(dtypes[column.name])
         if found != column.dtype:
             raise SchemaError(f"{schema.name}.{column.name}: expected dtype {column.dtype}, found {found}")
-        if not column.nullable and table[column.name].isna().any():
-            row = int(np.flatnonzero(table[column.name].isna())[0])
+        if column.nullable or column.dtype in _NEVER_MISSING:
+            continue
+        is_missing = table[column.name].array.isna()
+        if is_missing.any():
+            row = int(np.flatnonzero(is_missing)[0])
             raise SchemaError(f"{schema.name}.{column.name}: expected no missing value, found one in row {row}")
     return table
 
