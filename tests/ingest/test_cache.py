@@ -31,10 +31,11 @@ LOADS = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty cache folder of the test's own, for files of any size."""
+    """An empty cache folder of the test's own, for files that are read in any time."""
     monkeypatch.delenv("ROOFLOG_NO_CACHE", raising=False)
     monkeypatch.setenv("ROOFLOG_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "MIN_BYTES", 0)
+    monkeypatch.setattr(cache, "LEAST_S", 0)
+    monkeypatch.setattr(cache, "FAST_BYTES_PER_S", 1e99)
     return tmp_path / "cache"
 
 
@@ -156,12 +157,15 @@ def test_reader_version_follows_the_source(tmp_path, monkeypatch):
     cache.reader_version.cache_clear()
 
 
-def test_off_by_flag_by_environment_and_for_small_files(path, folder, monkeypatch):
+def test_off_by_flag_by_environment_and_for_what_is_read_fast(path, folder, monkeypatch):
     ingest.read_log(path, cache=False)
     monkeypatch.setenv("ROOFLOG_NO_CACHE", "1")
     ingest.read_log(path)
     monkeypatch.setenv("ROOFLOG_NO_CACHE", "0")
-    monkeypatch.setattr(cache, "MIN_BYTES", 10**9)
+    monkeypatch.setattr(cache, "LEAST_S", 1e9)
+    ingest.read_log(path)
+    monkeypatch.setattr(cache, "LEAST_S", 0)
+    monkeypatch.setattr(cache, "FAST_BYTES_PER_S", 1e-9)
     ingest.read_log(path)
     assert not folder.exists()
 
@@ -224,10 +228,10 @@ def test_oldest_entries_go_first(tmp_path, folder, monkeypatch):
 def test_file_that_grows_is_not_kept(path, folder, monkeypatch):
     clean = lines.FileReader._clean
 
-    def grow(reader, text, *, ends_open):
+    def grow(*args, **names):
         with path.open("a") as file:
             file.write(sglang_line() + "\n")
-        return clean(reader, text, ends_open=ends_open)
+        return clean(*args, **names)
 
     monkeypatch.setattr(lines.FileReader, "_clean", grow)
     ingest.read_log(path)

@@ -296,17 +296,17 @@ def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
 def test_file_cut_within_the_chunk_that_is_read_keeps_every_line_that_is_left(tmp_path, monkeypatch):
     path = tmp_path / "a.log"
     path.write_bytes(TEXT * 50)
-    read = lines_module._HashingReader.read
+    read = lines_module._HashingReader.read_aside
     left = b""
 
-    def cut_and_read(self, size):
+    def cut_and_read(self, size, room):
         nonlocal left
         if self.n_bytes and not left:  # the second chunk
             os.truncate(path, self.n_bytes + 300)
             left = path.read_bytes()
-        return read(self, size)
+        return read(self, size, room)
 
-    monkeypatch.setattr(lines_module._HashingReader, "read", cut_and_read)
+    monkeypatch.setattr(lines_module._HashingReader, "read_aside", cut_and_read)
     scan = scan_file(str(path), chunk_bytes=4096)
     assert left and not left.endswith(b"\n")
     assert scan.n_lines == left.count(b"\n") + 1 == sum(scan.lines.values())

@@ -1,6 +1,6 @@
-"""What files held when they were read before, kept so that the same bytes need not be read again.
+"""What files held that took long to read, kept so that the same bytes need not be read again.
 
-An entry is one Parquet file: the records as its table, everything else as JSON in its metadata. Its name holds the
+Plain logs are mostly read faster than an entry is; exports, scrapes and packed logs take long. An entry is one Parquet file: the records as its table, everything else as JSON in its metadata. Its name holds the
 size of the file that was read (one that no entry has is read without hashing it first), a key made of the file's
 SHA-256, its path, and the text of the readers (so a changed reader finds no entry of the one before), and the
 SHA-256 of the entry itself: one that is damaged is removed and the file read. Nothing here ever fails a reading.
@@ -38,8 +38,11 @@ OFF_VARIABLE = "ROOFLOG_NO_CACHE"
 FOLDER_VARIABLE = "ROOFLOG_CACHE_DIR"
 """Environment variable that names the folder, in place of rooflog/ in the user's cache folder."""
 
-MIN_BYTES = 2**18
-"""Smaller files take 60 ms to read and an entry 20 ms: too little to fill a folder for."""
+LEAST_S = 0.2
+"""A file that is read faster is not kept: an entry is found and loaded in some 20 ms, and fills the folder [s]."""
+
+FAST_BYTES_PER_S = 250e6
+"""A file that is read at such a rate is not kept either: hashing it and loading its records takes as long [B/s]."""
 
 MAX_CACHE_BYTES = 2**30
 """All entries together; the ones not used for longest go first. Records of a 2 GB log take 50 to 200 MB."""
@@ -64,7 +67,7 @@ def read_through(path: str, read: Callable[[str], FileScan]) -> FileScan:
         Path -> what was found.
     """
     folder, size = _folder(), _size_bytes(path)
-    if folder is None or size is None or size < MIN_BYTES:
+    if folder is None or size is None:
         return read(path)
     with contextlib.suppress(OSError):
         if any(folder.glob(f"{size}-*.parquet")):
@@ -72,7 +75,10 @@ def read_through(path: str, read: Callable[[str], FileScan]) -> FileScan:
             found = _find(folder, size, _key(sha256, path))
             if found is not None and (found.n_bytes, found.sha256) == (size, sha256):
                 return found
+    start_s = time.perf_counter()
     scan = read(path)
+    if time.perf_counter() - start_s < max(LEAST_S, size / FAST_BYTES_PER_S):
+        return scan
     if scan.n_bytes == size == _size_bytes(path) and scan.sha256:
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             _keep(folder, scan)
@@ -110,7 +116,7 @@ def reader_version() -> str:
     """Return a name of the readers as they are: it changes with any of their source text, and with polars."""
     digest = hashlib.sha256(pl.__version__.encode())
     folder = Path(__file__).parent
-    for source in sorted([*folder.rglob("*.py"), Path(unpack.__file__)]):
+    for source in sorted([*folder.rglob("*.py"), *folder.rglob("*.c"), Path(unpack.__file__)]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()
 

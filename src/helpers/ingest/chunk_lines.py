@@ -14,7 +14,7 @@ from helpers.ingest.events import ARGS_LITERALS, RULES
 from helpers.ingest.known import KNOWN, OPAQUE
 from helpers.ingest.lines import Chunk, split_lines, texts_of
 from helpers.ingest.marks import Marks
-from helpers.ingest.wrappers import BEGINNINGS, DOCKER
+from helpers.ingest.wrappers import BEGINNINGS, CRI_PARTS, DOCKER
 
 FAMILIES = tuple(
     sorted(
@@ -36,7 +36,7 @@ names_record = re.compile("|".join(map(re.escape, _OWN_LITERALS)).encode())
 _ACCESS = KNOWN["access line"]
 
 NOTHING = 0
-STATISTIC, ACCESS, RARE, ANEW, IN_DOCKER, DIGIT, GONE = (2**bit for bit in range(7))
+STATISTIC, ACCESS, RARE, ANEW, IN_DOCKER, IN_CRI, GONE = (2**bit for bit in range(7))
 """Bits; a line that is gone is part of another."""
 
 _BYTES = np.arange(256)
@@ -49,11 +49,12 @@ MARKS = Marks(
         STATISTIC: tuple(family.literal for family in FAMILIES),
         ACCESS: _ACCESS,
         RARE: tuple(dict.fromkeys(name for name in (*QUOTING, *EVENT, *_KNOWN) if name not in _ACCESS)),
+        IN_CRI: CRI_PARTS,
     },
-    {ANEW: BEGINNINGS, IN_DOCKER: (DOCKER,), DIGIT: tuple("0123456789")},
+    {ANEW: BEGINNINGS, IN_DOCKER: (DOCKER,)},
 )
 """What is asked of every line: does it name a statistic, is it an access line, may it be an event or another known
-line, does it surely begin anew, in docker's JSON, or with a digit, as every stamp of a CRI runtime does."""
+line, or one that a CRI runtime split, does it surely begin anew, or in docker's JSON."""
 
 NO_LINES = pl.DataFrame(schema={"line_no": pl.Int64, "text": pl.String})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from helpers.ingest.accounting import CLASSES, MAX_EXAMPLES, MalformedLine
 from helpers.ingest.chunk_lines import (
     ACCESS,
     ANEW,
-    DIGIT,
     EVENT,
     FAMILIES,
     GONE,
+    IN_CRI,
     IN_DOCKER,
     MARKS,
     NAMES_OWN,
@@ -40,7 +39,7 @@ from helpers.ingest.lines import LONG_LINE_BYTES, Chunk, split_lines
 from helpers.ingest.nearest import MEASURED_PATTERN
 from helpers.ingest.rapid import Block
 from helpers.ingest.stamps import read_prefixes, wrapper_gaps_s
-from helpers.ingest.wrappers import CONTINUED, Parts, folded, is_cri, no_guesses, unwrap
+from helpers.ingest.wrappers import CONTINUED, Parts, folded, no_guesses, unwrap
 
 _NAMES_EVENT = any_of(EVENT)
 _IS_ARGS = any_of(ARGS_LITERALS)
@@ -52,7 +51,6 @@ _COLOUR_RESET = r"\[0(?:;0)?m"
 """Logs that lost the escape bytes of their colours when they were saved still end each with this."""
 
 _CONTROL = "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
-_WIDE_CONTROL_BYTES = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
 """What a terminal obeys instead of showing it, directions of writing included; it can stand nowhere in a record."""
 
 # An uncut record ends in a count, two decimals, a unit, a flag or its wrapper's quote.
@@ -183,11 +181,11 @@ def _odd_rows(chunk: Chunk, guesses: pl.DataFrame, n_lines: int) -> list[int]:
 
 def _readable_lines(scan: ChunkScan, chunk: Chunk) -> ChunkLines:
     """Return the lines without wrappers and codes."""
-    lines = ChunkLines(chunk, MARKS.of_lines(chunk.text, chunk.offsets))
+    lines = ChunkLines(chunk, MARKS.of_lines(chunk.data, chunk.offsets))
     is_docker = lines.count(IN_DOCKER) > 0
-    is_wrapped = is_docker or lines.count(DIGIT) > 0 and is_cri(chunk.text)
+    is_wrapped = is_docker or lines.count(IN_CRI) > 0
     has_escapes = is_docker or bool(chunk.odd & native.HAS_ESCAPE)  # docker writes control codes as JSON
-    has_controls = is_docker or _has_controls(chunk)
+    has_controls = is_docker or bool(chunk.odd & (native.HAS_CONTROL | native.HAS_WIDE_CONTROL))
     if not is_wrapped and not has_controls:
         return lines
     parts = unwrap(split_lines(chunk), chunk.text) if is_wrapped else Parts(split_lines(chunk), 0)
@@ -199,15 +197,6 @@ def _readable_lines(scan: ChunkScan, chunk: Chunk) -> ChunkLines:
         scan.oddities["control_codes"] += int(is_odd.sum())
         table = table.with_columns(pl.col("text").str.replace_all(_CONTROL, "\ufffd"))
     return ChunkLines(chunk, MARKS.of_texts(table["text"]), table, is_stored=not parts.is_changed)
-
-
-def _has_controls(chunk: Chunk) -> bool:
-    """Tell whether control codes are in a text; colours count too."""
-    if chunk.odd & native.HAS_CONTROL or not chunk.odd & native.HAS_HIGH:
-        return bool(chunk.odd & native.HAS_CONTROL)
-    text = chunk.text
-    may_hold = any(lead in text for lead in (b"\xc2", b"\xe2\x80", b"\xe2\x81"))
-    return may_hold and _WIDE_CONTROL_BYTES.search(text) is not None
 
 
 def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Records, list[int]]:

@@ -246,12 +246,12 @@ class Tables:
         self._pool += text
         return len(self._pool) - len(text), len(text)
 
-    def read(self, text: bytes, offsets: np.ndarray, rows: np.ndarray) -> Values:
+    def read(self, text: native.Text, offsets: np.ndarray, rows: np.ndarray) -> Values:
         """Read lines of a text.
 
         Parameters
         ----------
-        text : bytes
+        text : bytes or array of uint8
         offsets : array of int64
             Line k begins at ``offsets[k]`` and ends at ``offsets[k + 1]``.
         rows : array of int64

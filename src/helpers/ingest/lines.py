@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -43,8 +44,14 @@ _PROBE_BYTES = 2**18
 
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
 _ODD_CODES = bytes([*set(range(32)) - set(b"\t\n\r"), 127])
+_WIDE_CONTROL = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+_JUDGED_BYTES = 65536
 _MAX_ODD_SHARE = 0.1
 """Share of control characters and undecodable bytes above which a file is taken for binary."""
+
+
+def _nothing() -> None:
+    """Keep a buffer that nobody else wants."""
 
 
 @dataclass
@@ -52,12 +59,20 @@ class Chunk:
     """Whole lines of a file: valid UTF-8 without NUL bytes; line k begins at ``offsets[k]``."""
 
     first_line_no: int
-    text: bytes
+    data: np.ndarray
+    """The text as uint8; it may be another's once the chunk is given back."""
     offsets: np.ndarray
     ends_open: bool
     """The last line has no line feed: it may have been cut."""
-    odd: int = native.HAS_CONTROL | native.HAS_HIGH
+    odd: int
     """What the text holds beside plain lines: the HAS_ flags of `native`."""
+    give_back: Callable[[], None] = _nothing
+    """To be called when nothing more is read from ``data``; it saves memory and time, and may be left out."""
+
+    @functools.cached_property
+    def text(self) -> bytes:
+        """A copy of the text."""
+        return self.data.tobytes()
 
     @property
     def last_line_no(self) -> int:
@@ -90,6 +105,9 @@ class FileReader:
     n_bytes: int = 0
     sha256: str = ""
     notes: list[str] = field(default_factory=list)
+    _rest: bytes = b""
+    """Read, and not yet known to end with a line."""
+    _is_done: bool = False
 
     def chunks(self, report: Callable[[int], None] | None = None) -> Iterator[Chunk]:
         """Yield the file in chunks of whole lines.
@@ -115,14 +133,17 @@ class FileReader:
 
     def _chunks(self, source: _HashingReader, report: Callable[[int], None] | None) -> Iterator[Chunk]:
         is_first = True
-        for text in self._whole_pieces(source):
+        for data, give_back in self._whole_pieces(source):
             if is_first:
-                refuse_binary(text, self.path)
+                refuse_binary(data[:_JUDGED_BYTES].tobytes(), self.path)
                 is_first = False
             if report is not None:
                 report(source.n_bytes)
-            yield self._clean(text, ends_open=not text.endswith(b"\n"))  # the file may have been cut meanwhile
-        carry = b""
+            ends_open = bool(data[-1] != ord("\n"))  # the file may have been cut meanwhile
+            yield self._clean(data, ends_open=ends_open, give_back=give_back)
+        if self._is_done:
+            return
+        carry = self._rest
         overlong = False
         for piece, is_last in _with_last(_decoded(source, self.path, self.chunk_bytes, self.oddities)):
             if is_first:
@@ -147,25 +168,32 @@ class FileReader:
             block, rest = (piece, b"") if is_whole else (b"".join((carry, memoryview(piece)[:cut])), piece[cut:])
             held = len(block) if is_last else self._hold_from(block)
             if held:
-                yield self._clean(block[:held], ends_open=False)
+                yield self._clean(_bytes_of(block[:held]), ends_open=False)
             carry = block[held:] + rest
         if carry:
-            yield self._clean(carry, ends_open=not carry.endswith(b"\n"))
+            yield self._clean(_bytes_of(carry), ends_open=not carry.endswith(b"\n"))
 
-    def _whole_pieces(self, source: _HashingReader) -> Iterator[bytes]:
-        """Yield whole lines of a plain file without copying them, up to its last piece or what must be looked at."""
+    def _whole_pieces(self, source: _HashingReader) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
+        """Yield whole lines of a plain file, and how to give them back, up to what must be looked at."""
         n_probed = min(_PROBE_BYTES, self.chunk_bytes // 2)
         while not source.is_packed:
             probe_at = source.n_bytes + self.chunk_bytes - n_probed
             probe = source.peek(probe_at, n_probed)
             first, last = probe.find(b"\n") + 1, probe.rfind(b"\n") + 1
             held = self._hold_from(probe[first:last])
-            if len(probe) < n_probed or not held:
+            is_last = len(probe) < n_probed
+            if not is_last and not held:
                 return
-            text = source.read(probe_at + first + held - source.n_bytes)
-            if not text:
+            n_wanted = self.chunk_bytes if is_last else probe_at + first + held - source.n_bytes
+            data, give_back = source.read_aside(n_wanted, self.chunk_bytes)
+            if is_last and source.peek(source.n_bytes, 1):
+                self._rest = data.tobytes()  # more was written meanwhile
                 return
-            yield text
+            if len(data):
+                yield data, give_back
+            if is_last or not len(data):
+                self._is_done = is_last
+                return
 
     def _hold_from(self, block: bytes) -> int:
         """Return where the lines begin that must wait for the ones after them."""
@@ -174,46 +202,55 @@ class FileReader:
         held = wrappers.hold_from(block, self.names_record)
         return held if len(block) - held <= MAX_LINE_BYTES // 2 else len(block)
 
-    def _clean(self, text: bytes, *, ends_open: bool) -> Chunk:
+    def _clean(
+        self, data: np.ndarray, *, ends_open: bool, give_back: Callable[[], None] = _nothing
+    ) -> Chunk:
         """Count what is odd in a run of lines and make it valid text."""
         self.oddities["truncated_last_line"] += ends_open
-        ends, odd = _find_ends(text)
-        if odd & native.HAS_RETURN:
-            self.oddities["crlf"] += text.count(b"\r\n")
-        valid = self._valid(text, odd)
-        if valid is not text:
-            ends, odd = _find_ends(valid)
-        offsets = np.concatenate([[0], ends, [len(valid)] if ends_open else []]).astype(np.int64, copy=False)
-        chunk = Chunk(self.n_lines + 1, valid, offsets, ends_open, odd)
+        ends, odd, n_returns = _find_ends(data)
+        self.oddities["crlf"] += n_returns
+        if odd & (native.HAS_NUL | native.HAS_HIGH):
+            valid = self._valid(data, odd)
+            if valid is not data:
+                data, give_back = valid, _nothing
+                ends, odd, _ = _find_ends(data)
+        offsets = np.concatenate([[0], ends, [len(data)] if ends_open else []]).astype(np.int64, copy=False)
+        chunk = Chunk(self.n_lines + 1, data, offsets, ends_open, odd, give_back)
         self.n_lines += len(offsets) - 1
         return chunk
 
-    def _valid(self, text: bytes, odd: int) -> bytes:
+    def _valid(self, data: np.ndarray, odd: int) -> np.ndarray:
         """Return the text as UTF-8 without NUL bytes."""
+        text = valid = data.tobytes()
         if odd & native.HAS_NUL:
             self.oddities["nul_bytes"] += text.count(b"\0")
-            text = text.replace(b"\0", b"")
-        if odd & native.HAS_HIGH:
-            try:
-                text.decode()
-            except UnicodeDecodeError:
-                decoded = text.decode(errors="replace")
-                self.oddities["invalid_utf8"] += decoded.count("\ufffd")
-                text = decoded.encode()
-        return text
+            valid = text.replace(b"\0", b"")
+        try:
+            valid.decode()
+        except UnicodeDecodeError:
+            decoded = valid.decode(errors="replace")
+            self.oddities["invalid_utf8"] += decoded.count("\ufffd")
+            valid = decoded.encode()
+        return data if valid is text else _bytes_of(valid)
 
 
-def _find_ends(text: bytes) -> tuple[np.ndarray, int]:
-    """Return where lines end behind their line feeds, and what else the text holds (HAS_ flags of `native`)."""
+def _bytes_of(text: bytes) -> np.ndarray:
+    return np.frombuffer(text, np.uint8)
+
+
+def _find_ends(data: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """Return where lines end behind their line feeds, what else is there (HAS_ flags of `native`), and CR LF in it."""
     library = native.library()
     if library is not None:
-        return native.find_ends(library, text)
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+        return native.find_ends(library, data)
+    text = data.tobytes()
+    ends = np.flatnonzero(data == ord("\n")) + 1
     is_there = {
         native.HAS_CONTROL: len(text.translate(None, _ODD_CODES)) < len(text), native.HAS_HIGH: not text.isascii(),
         native.HAS_RETURN: b"\r" in text, native.HAS_NUL: b"\0" in text, native.HAS_ESCAPE: b"\x1b" in text,
+        native.HAS_WIDE_CONTROL: _WIDE_CONTROL.search(text) is not None,
     }
-    return ends, sum(flag for flag, is_so in is_there.items() if is_so)
+    return ends, sum(flag for flag, is_so in is_there.items() if is_so), text.count(b"\r\n")
 
 
 def split_lines(chunk: Chunk) -> pl.DataFrame:
@@ -228,7 +265,7 @@ def split_lines(chunk: Chunk) -> pl.DataFrame:
 def texts_of(chunk: Chunk, rows: np.ndarray) -> list[str]:
     """Return the text of a few lines of a chunk."""
     ends = zip(chunk.offsets[rows].tolist(), chunk.offsets[rows + 1].tolist(), strict=True)
-    return [chunk.text[begin:end].decode() for begin, end in ends]
+    return [chunk.data[begin:end].tobytes().decode() for begin, end in ends]
 
 
 _MAGIC_BYTES = 4
@@ -240,7 +277,7 @@ def refuse_binary(sample: bytes, path: str) -> None:
     """Raise LogFormatError if the first bytes are not those of text."""
     if name := unpack.binary_name(sample):
         raise LogFormatError(f"{path}: expected a text log (plain, .gz or .zst), found {name}")
-    text = sample[:65536].replace(b"\0", b"")
+    text = sample[:_JUDGED_BYTES].replace(b"\0", b"")
     n_control = len(text) - len(text.translate(None, _CONTROL))
     n_invalid = text.decode(errors="replace").count("\ufffd")
     if text and (n_control + n_invalid) / len(text) > _MAX_ODD_SHARE:
@@ -259,6 +296,7 @@ class _HashingReader:
         self._size_bytes = None if path == "-" else _stored_bytes(self._file)
         self._hasher = ThreadPoolExecutor(1) if n_threads() > 1 else None
         self._hashed: Future[None] | None = None
+        self._free: list[np.ndarray] = []
         self.n_bytes = 0
 
     @property
@@ -273,15 +311,36 @@ class _HashingReader:
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
-        if self._hasher is not None and len(data) > _MIN_HASHED_ASIDE:
-            if self._hashed is not None:
-                self._hashed.result()
-            self._hashed = self._hasher.submit(self._hash.update, data)  # lets other threads go on meanwhile
-        else:
-            self._await_hash()
-            self._hash.update(data)
-        self.n_bytes += len(data)
+        self._add(data)
         return data
+
+    def read_aside(self, size: int, room: int) -> tuple[np.ndarray, Callable[[], None]]:
+        """Read into a buffer of ``room`` bytes, an old one if there is one; return what was read, and `give_back`.
+
+        New memory costs as much time as the bytes read into it.
+        """
+        buffer = self._free.pop() if self._free else np.empty(room, np.uint8)
+        data = buffer[: self._file.readinto(buffer[:size].data)]  # type: ignore[attr-defined]
+        hashed = self._add(data)
+
+        def give_back() -> None:
+            if hashed is not None:
+                hashed.result()
+            self._free.append(buffer)
+
+        return data, give_back
+
+    def _add(self, data: bytes | np.ndarray) -> Future[None] | None:
+        """Hash and count bytes; large ones in another thread, in their order."""
+        if not len(data):
+            return None
+        self.n_bytes += len(data)
+        if self._hasher is not None and len(data) > _MIN_HASHED_ASIDE:
+            self._hashed = self._hasher.submit(self._hash.update, data)  # type: ignore[arg-type]
+            return self._hashed
+        self._await_hash()
+        self._hash.update(data)  # type: ignore[arg-type]
+        return None
 
     def _await_hash(self) -> None:
         if self._hashed is not None:
@@ -293,11 +352,12 @@ class _HashingReader:
 
     def doubts(self) -> list[str]:
         """Say in words if the file was written or cut while it was read."""
-        if self._size_bytes is None or self._size_bytes == self.n_bytes:
+        before = self._size_bytes
+        now = None if before is None else _stored_bytes(self._file)
+        if before is None or now is None or before == now == self.n_bytes:
             return []
-        has_grown = self.n_bytes > self._size_bytes
-        verb, what = ("grew", "the end may be missing") if has_grown else ("shrank", "lines are lost")
-        return [f"{self._path}: {verb} from {self._size_bytes} to {self.n_bytes} bytes while it was read: {what}"]
+        verb, what = ("grew", "the end may be missing") if now > before else ("shrank", "lines are lost")
+        return [f"{self._path}: {verb} from {before} to {now} bytes while it was read: {what}"]
 
     def close(self) -> None:
         if self._hasher is not None:

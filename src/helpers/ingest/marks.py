@@ -48,7 +48,7 @@ class _Search(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
-            "bitmap", "starts", "entries", "pool", "first_marks", "first_starts", "first_masks", "first_values",
+            "is_known", "starts", "entries", "pool", "first_marks", "first_starts", "first_masks", "first_values",
             "beginning_marks",
         )),
     ]
@@ -79,10 +79,10 @@ class Marks:
             for (name, bit), at in zip(names, starts, strict=False) for back, window in _windows(name, frequent)
         )
         hashes = np.array([entry[0] for entry in entries])
-        is_there: np.ndarray = np.zeros(_N_HASHES, np.uint8)
-        is_there[hashes] = 1
+        is_known: np.ndarray = np.zeros(_N_HASHES, np.uint8)
+        is_known[hashes] = 1
         arrays: dict[str, np.ndarray] = {
-            "bitmap": np.packbits(is_there, bitorder="little"),
+            "is_known": is_known,
             "starts": np.searchsorted(hashes, np.arange(_N_HASHES + 1)).astype(np.int32),
             "entries": np.array([entry[1:] for entry in entries], _ENTRY), "pool": np.frombuffer(pool, np.uint8),
             **self._of_beginnings(),
@@ -107,7 +107,7 @@ class Marks:
             "beginning_marks": np.array(bits, np.uint8),
         }
 
-    def of_lines(self, text: bytes, offsets: np.ndarray) -> np.ndarray:
+    def of_lines(self, text: native.Text, offsets: np.ndarray) -> np.ndarray:
         """Return the marks of the lines of a text; line k begins at ``offsets[k]``."""
         library = native.library()
         if library is None:
@@ -116,7 +116,9 @@ class Marks:
         search, _ = self._tables  # type: ignore[attr-defined]
         marks = np.empty(len(offsets) - 1, np.uint8)
         offsets = np.ascontiguousarray(offsets, np.int64)
-        library.mark_lines(text, offsets.ctypes.data, len(marks), ctypes.byref(search), marks.ctypes.data)
+        library.mark_lines(
+            native.address(text), offsets.ctypes.data, len(marks), ctypes.byref(search), marks.ctypes.data
+        )
         return marks
 
     def of_texts(self, texts: pl.Series) -> np.ndarray:

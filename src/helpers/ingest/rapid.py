@@ -77,7 +77,7 @@ class Reader:
         left : array of int
             The other lines.
         """
-        values = self._tables.read(chunk.text, chunk.offsets, rows)
+        values = self._tables.read(chunk.data, chunk.offsets, rows)
         is_read = values.plans >= 0
         if not is_read.any():
             return None, rows

@@ -11,7 +11,7 @@ import polars as pl
 
 from helpers.ingest.chunk_lines import names_record
 from helpers.ingest.chunk_scan import ChunkScan, new_habits, scan_chunk
-from helpers.ingest.lines import CHUNK_BYTES, FileReader
+from helpers.ingest.lines import CHUNK_BYTES, Chunk, FileReader
 from helpers.ingest.rapid import to_tables
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
 from helpers.ingest.threads import n_threads
@@ -65,18 +65,21 @@ def scan_file(
     reader = FileReader(path, chunk_bytes, names_record)
     scan = FileScan(path=path)
     habits = new_habits()
-    pending: deque[Future[ChunkScan]] = deque()
+    pending: deque[tuple[Chunk, Future[ChunkScan]]] = deque()
     n_workers = n_threads()
     if n_workers == 1:
         for chunk in reader.chunks(report):
             scan.add(scan_chunk(path, chunk, habits))
+            chunk.give_back()
     else:
         with ThreadPoolExecutor(n_workers) as pool:
             for chunk in reader.chunks(report):
-                pending.append(pool.submit(scan_chunk, path, chunk, habits))
+                pending.append((chunk, pool.submit(scan_chunk, path, chunk, habits)))
                 if len(pending) > n_workers:
-                    scan.add(pending.popleft().result())
-            for future in pending:
+                    done, future = pending.popleft()
+                    scan.add(future.result())
+                    done.give_back()
+            for _, future in pending:
                 scan.add(future.result())
     scan.settle()
     scan.oddities.update(reader.oddities)

@@ -25,6 +25,9 @@ MAX_ROWS = 8
 
 DOCKER = '{"log":"'
 _DOCKER_TIME = r'"time":"([^"]*)"\}?\s*$'
+CRI_PARTS = (" stdout P", " stderr P")
+"""One of these is in each line that a CRI runtime split."""
+
 _STREAM = r'"stream":"(\w+)"'
 _CRI = r"^([0-9][0-9T:.Z+-]{18,40}) (stdout|stderr) ([FP](?::[A-Z]+)*)(?: ([^\n]*))?\n?$"
 _LAST_LINES = 1024
@@ -79,7 +82,7 @@ def is_docker(text: bytes) -> bool:
 
 def is_cri(text: bytes) -> bool:
     """Tell whether a text may hold lines that a CRI runtime split."""
-    return b" stdout P" in text or b" stderr P" in text
+    return any(part.encode() in text for part in CRI_PARTS)
 
 
 def _from_docker(lines: pl.DataFrame) -> pl.DataFrame:

@@ -16,14 +16,22 @@ from pathlib import Path
 
 import numpy as np
 
-HAS_CONTROL, HAS_HIGH, HAS_RETURN, HAS_NUL, HAS_ESCAPE = 1, 2, 4, 8, 16
-"""What `find_ends` tells of a whole text: control codes that are no tab and no end of a line (the last two are some),
-bytes above 127, carriage returns."""
+HAS_CONTROL, HAS_HIGH, HAS_RETURN, HAS_NUL, HAS_ESCAPE, HAS_WIDE_CONTROL = 1, 2, 4, 8, 16, 32
+"""What `find_ends` tells of a whole text: control codes of ASCII that are no tab and no end of a line (NUL and escape
+are some), bytes above 127, carriage returns, control codes of Unicode (directions of writing are some)."""
 
 SWITCH = "ROOFLOG_NATIVE"
 """Environment variable: 0 reads everything as text."""
 
 _FOLDER = Path(__file__).parent
+
+Text = bytes | np.ndarray
+"""Bytes, or an array of uint8 without gaps."""
+
+
+def address(text: Text) -> bytes | int:
+    """Return what a compiled function takes for a pointer to a text."""
+    return text if isinstance(text, bytes) else text.ctypes.data
 
 
 @functools.lru_cache(maxsize=1)
@@ -42,7 +50,7 @@ def load() -> ctypes.CDLL | None:
         expected = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
         if library.source_hash() != expected.encode():
             return None
-    library.find_ends.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p]
+    library.find_ends.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
     library.find_ends.restype = c_int64
     library.mark_lines.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]
     library.mark_lines.restype = None
@@ -62,23 +70,25 @@ _FEW_BYTES = 16
 """Logs have longer lines on average; where they have not, room is made for as many lines as there are bytes."""
 
 
-def find_ends(library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, int]:
-    """Return where the lines of a text end behind their line feeds, and the HAS_ flags of the text."""
-    odd = c_uint32()
+def find_ends(library: ctypes.CDLL, text: Text) -> tuple[np.ndarray, int, int]:
+    """Return where lines end behind their line feeds, the HAS_ flags of the text, and the number of CR LF in it."""
+    odd, n_returns = c_uint32(), c_int64()
     for n_room in (len(text) // _FEW_BYTES, len(text)):
         ends = np.empty(n_room, np.int64)
-        n_ends = library.find_ends(text, len(text), ends.ctypes.data, n_room, ctypes.byref(odd))
+        n_ends = library.find_ends(
+            address(text), len(text), ends.ctypes.data, n_room, ctypes.byref(odd), ctypes.byref(n_returns)
+        )
         if n_ends >= 0:
             break
-    return ends[:n_ends], odd.value
+    return ends[:n_ends], odd.value, n_returns.value
 
 
 def read_records(
-    library: ctypes.CDLL, text: bytes, offsets: np.ndarray, rows: np.ndarray, reader: object, *out: np.ndarray
+    library: ctypes.CDLL, text: Text, offsets: np.ndarray, rows: np.ndarray, reader: object, *out: np.ndarray
 ) -> int:
     """Read lines of a text into arrays (`compiled.Tables.read`); return how many were read."""
     offsets, rows = (np.ascontiguousarray(values, np.int64) for values in (offsets, rows))
     places = [values.ctypes.data for values in out]
     return library.read_records(
-        text, len(text), offsets.ctypes.data, rows.ctypes.data, len(rows), reader, *places
+        address(text), len(text), offsets.ctypes.data, rows.ctypes.data, len(rows), reader, *places
     )

@@ -24,22 +24,31 @@ static inline uint64_t load64(bytes p) { uint64_t word; memcpy(&word, p, 8); ret
 
 /* ---- ends of lines -------------------------------------------------------------------------------------------- */
 
-enum { HAS_CONTROL = 1, HAS_HIGH = 2, HAS_RETURN = 4, HAS_NUL = 8, HAS_ESCAPE = 16 };
+enum { HAS_CONTROL = 1, HAS_HIGH = 2, HAS_RETURN = 4, HAS_NUL = 8, HAS_ESCAPE = 16, HAS_WIDE_CONTROL = 32 };
 
-/* What is odd in some bytes, as HAS_ flags. */
-static uint32_t odd_in(bytes at, int64_t n) {
-  uint8_t control = 0, high = 0, cr = 0, nul = 0, escape = 0;
+/* Whether a control code of Unicode begins here: U+0080 to U+009F, or a direction of writing. */
+static int is_wide_control(bytes at, bytes end) {
+  if (at[0] == 0xC2) return end - at > 1 && at[1] >= 0x80 && at[1] <= 0x9F;
+  if (at[0] != 0xE2 || end - at < 3) return 0;
+  return (at[1] == 0x80 && at[2] >= 0xAA && at[2] <= 0xAE) || (at[1] == 0x81 && at[2] >= 0xA6 && at[2] <= 0xA9);
+}
+
+/* What is odd in the n bytes from `at` on, as HAS_ flags; adds to the number of returns right before a line feed. */
+static uint32_t odd_in(bytes at, int64_t n, bytes end, int64_t *n_returns) {
+  uint32_t odd = 0;
   for (int64_t i = 0; i < n; i++) {
     uint8_t code = at[i];
-    high |= code;
-    cr |= code == '\r';
-    nul |= code == 0;
-    escape |= code == 27;
-    control |= ((uint8_t)(code < 32) & (uint8_t)(code != '\n') & (uint8_t)(code != '\t') & (uint8_t)(code != '\r'))
-               | (uint8_t)(code == 127);
+    if (code >= ' ' && code < 127) continue;
+    if (code == '\r') {
+      odd |= HAS_RETURN;
+      *n_returns += at + i + 1 < end && at[i + 1] == '\n';
+    } else if (code > 127) {
+      odd |= HAS_HIGH | (is_wide_control(at + i, end) ? HAS_WIDE_CONTROL : 0);
+    } else if (code != '\n' && code != '\t') {
+      odd |= HAS_CONTROL | (code == 0 ? HAS_NUL : 0) | (code == 27 ? HAS_ESCAPE : 0);
+    }
   }
-  return (control ? HAS_CONTROL : 0) | (high & 128 ? HAS_HIGH : 0) | (cr ? HAS_RETURN : 0) | (nul ? HAS_NUL : 0)
-         | (escape ? HAS_ESCAPE : 0);
+  return odd;
 }
 
 #define GROUP_BYTES 64
@@ -66,19 +75,21 @@ static inline uint64_t line_feeds(bytes at, int *is_odd) {
   return feeds;
 }
 
-/* Write where lines end behind their line feeds; return their number, -1 if there is no room for so many. `odd` gets the HAS_ flags of the whole text:
-   control codes other than tab and ends of lines (NUL and escape too), bytes above 127, returns. */
-int64_t find_ends(bytes text, int64_t n, int64_t *ends, int64_t n_room, uint32_t *odd) {
+/* Write where lines end behind their line feeds; return their number, -1 if there is no room for so many. `odd` gets
+   the HAS_ flags of the whole text (control codes are those that are no tab, no return and no line feed), `n_returns`
+   the number of returns right before a line feed. */
+int64_t find_ends(bytes text, int64_t n, int64_t *ends, int64_t n_room, uint32_t *odd, int64_t *n_returns) {
   int64_t n_ends = 0, start = 0;
   *odd = 0;
+  *n_returns = 0;
   for (; start + GROUP_BYTES <= n; start += GROUP_BYTES) {
     int is_odd;
     uint64_t feeds = line_feeds(text + start, &is_odd);
-    if (is_odd) *odd |= odd_in(text + start, GROUP_BYTES);
+    if (is_odd) *odd |= odd_in(text + start, GROUP_BYTES, text + n, n_returns);
     if (n_ends + GROUP_BYTES > n_room) return -1;
     for (; feeds; feeds &= feeds - 1) ends[n_ends++] = start + __builtin_ctzll(feeds) + 1;
   }
-  *odd |= odd_in(text + start, n - start);
+  *odd |= odd_in(text + start, n - start, text + n, n_returns);
   if (n_ends + n - start > n_room) return -1;
   for (; start < n; start++)
     if (text[start] == '\n') ends[n_ends++] = start + 1;
@@ -101,7 +112,7 @@ struct entry { /* a window of a literal */
 };
 
 struct search {
-  const uint64_t *bitmap;      /* bit h: some window has the hash h */
+  bytes is_known;              /* 1 for a hash that some window has */
   const int32_t *starts;       /* entries of hash h: starts[h] to starts[h + 1] */
   const struct entry *entries;
   bytes pool;
@@ -151,7 +162,7 @@ void mark_lines(bytes text, const int64_t *offsets, int64_t n_lines, const struc
     for (int64_t i = 0; i < size; i += STEP) {
       uint32_t hash = hash_of(is_last ? (uint32_t)load64_until(block + i, end) : load32(block + i));
       found[n_found] = (uint16_t)i;
-      n_found += (search->bitmap[hash >> 6] >> (hash & 63)) & 1;
+      n_found += search->is_known[hash];
     }
     for (int64_t j = 0; j < n_found; j++) {
       bytes at = block + found[j];
