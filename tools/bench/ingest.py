@@ -251,7 +251,7 @@ def cache_row(folder: Path, size_bytes: int) -> Row:
             os.environ |= {name: value} if value is not None else {}
     size = f"{path.stat().st_size / MB:.0f} MB"
     path.unlink()
-    return _row("read Prometheus scrapes again", size, hit_s, "reading them past the cache", read_s, hit_s / read_s, 1.0,
+    return _row("read Prometheus scrapes again", size, hit_s, "reading past the cache", read_s, hit_s / read_s, 1.0,
                 is_least=False)
 
 

@@ -1,9 +1,10 @@
 """What files held that took long to read, kept so that the same bytes need not be read again.
 
-Plain logs are mostly read faster than an entry is; exports, scrapes and packed logs take long. An entry is one Parquet file: the records as its table, everything else as JSON in its metadata. Its name holds the
-size of the file that was read (one that no entry has is read without hashing it first), a key made of the file's
-SHA-256, its path, and the text of the readers (so a changed reader finds no entry of the one before), and the
-SHA-256 of the entry itself: one that is damaged is removed and the file read. Nothing here ever fails a reading.
+Plain logs are mostly read faster than an entry is; exports, scrapes and packed logs take long. An entry is one Parquet
+file: the records as its table, everything else as JSON in its metadata. Its name holds the size of the file that was
+read (one that no entry has is read without hashing it first), a key made of the file's SHA-256, its path, and the text
+of the readers (so a changed reader finds no entry of the one before), and the SHA-256 of the entry itself: one that is
+damaged is removed and the file read. Nothing here ever fails a reading.
 """
 
 from __future__ import annotations
