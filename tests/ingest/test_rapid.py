@@ -214,6 +214,9 @@ def test_lines_that_are_cut_or_folded_are_read_as_text_though_like_earlier_ones(
 
 ODD_LINES = (
     sglang_line().replace("2026-02-03", "2026-02-30"), sglang_line().replace("04:05:00", "24:05:00"),
+    sglang_line().replace("04:05:00", "04:60:00"), sglang_line().replace("04:05:00", "04:05:60"),
+    sglang_line().replace("2026-02-03", "2026-13-03"), sglang_line().replace("2026-02-03", "2026-00-03"),
+    sglang_line().replace("2026-02-03", "2026-02-00"),
     sglang_line(tok=12).replace("#token: 12", "#token: -12"), sglang_line().replace("123.45", "nan"),
     sglang_line().replace("123.45", "1.5e3"), sglang_line().replace("#token: 640", "#token: 99999999999999999999"),
     sglang_line().replace("#token: 640", "#token: 6.5"), sglang_line().replace("0.25", "0.123456789"),
@@ -281,6 +284,25 @@ def test_texts_without_line_feeds_are_marked_each_by_itself(n_rapid):
     """As unwrapped lines are: a literal that two of them share is in neither."""
     texts = pl.Series(["Decode ba", "tch", "Decode batch", "", "Decode ba", "", "tch", None or "x"])
     assert (MARKS.of_texts(texts) & 1).tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_marks_of_pieces_of_literals_are_those_of_text(seed, monkeypatch, n_rapid):
+    """Literals cut anywhere, their halves in neighbouring texts, one begun within another."""
+    rng = random.Random(seed)
+    whole = "".join(rng.choice(NAMES)[rng.choice((0, 0, 1, 3)):] + rng.choice(("", " ", "#", "x")) for _ in range(4000))
+    cuts = sorted(rng.sample(range(len(whole)), 4000))
+    texts = pl.Series([whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)])
+    found = MARKS.of_texts(texts)
+    monkeypatch.setenv("ROOFLOG_NATIVE", "0")
+    assert found.tolist() == MARKS.of_texts(texts).tolist()
+    assert (found > 0).sum() > 500
+
+
+def test_nothing_is_read_in_front_of_a_text_or_behind_it(n_rapid):
+    whole = np.frombuffer(b"Decode batch", np.uint8)
+    for begin, end in ((1, 12), (0, 11), (3, 9)):
+        assert MARKS.of_lines(whole[begin:end], np.array([0, end - begin])).tolist() == [0]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -155,7 +155,7 @@ void mark_lines(bytes text, const int64_t *offsets, int64_t n_lines, const struc
   bytes first = text + offsets[0], end = text + offsets[n_lines];
   uint16_t found[BLOCK_BYTES / STEP];
   int64_t line = 0;
-  for (int64_t k = 0; k < n_lines; k++) marks[k] = begin_mark(text + offsets[k], end, search);
+  for (int64_t k = 0; k < n_lines; k++) marks[k] = begin_mark(text + offsets[k], text + offsets[k + 1], search);
   for (bytes block = first; block < end; block += BLOCK_BYTES) {
     int is_last = end - block < BLOCK_BYTES + 4;
     int64_t size = is_last && end - block < BLOCK_BYTES ? end - block : BLOCK_BYTES, n_found = 0;
