@@ -21,7 +21,7 @@ from logs import sglang_line, vllm_line
 
 from helpers import ingest
 from helpers.ingest import habits, lines, native, rapid, scan
-from helpers.ingest.chunk_lines import MARKS
+from helpers.ingest.chunk_lines import ACCESS, GONE, MARKS, STATISTIC, ChunkLines
 from helpers.ingest.compiled import COUNT, NUMBER, OTHER, Field, Form, Head, Plan, Tables
 from helpers.ingest.threads import n_threads
 from helpers.schema import LogFormatError
@@ -189,10 +189,12 @@ def test_wrapper_that_buffers_is_told_of(n_plain, tmp_path, monkeypatch, n_rapid
     assert n_rapid[0] == 2 * n_plain
 
 
-@pytest.mark.parametrize("odd", ["cut", "folded"])
+@pytest.mark.parametrize("odd", ["cut", "folded", "folded, and whole without its second row"])
 def test_lines_that_are_cut_or_folded_are_read_as_text_though_like_earlier_ones(odd, tmp_path, monkeypatch, n_rapid):
     """What a cut line, or the first row of a folded one, looks like is known from others by the second chunk."""
     whole = [sglang_line(number % 60, number % 9, number) for number in range(1000)]
+    if "whole" in odd:  # as builds before the graph was named
+        whole = [line.replace("cuda graph: True, ", "") for line in whole]
     cut = "123.45, #queue" if odd == "cut" else "123.45,"
     for number in range(0, 1000, 10):
         begin = whole[number].partition(cut)[0] + cut
@@ -246,6 +248,7 @@ def test_neither_threads_nor_chunks_change_a_row(tmp_path, monkeypatch, n_rapid)
     always(monkeypatch)
     logs = []
     for threads, chunk_bytes in (("1", 2**23), ("2", 2**23), ("1", 50_000), ("2", 50_000)):
+        monkeypatch.setattr(scan, "_MAX_HELD", 100 if threads == "2" else 10**9)
         monkeypatch.setenv("ROOFLOG_THREADS", threads)
         assert n_threads() == int(threads)
         monkeypatch.setattr(scan.scan_file, "__defaults__", (None, chunk_bytes))
@@ -321,3 +324,14 @@ def test_ends_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
         monkeypatch.setenv("ROOFLOG_NATIVE", "1")
         assert ends.tolist() == expected_ends.tolist() == [m.end() for m in re.finditer(b"\n", text)]
         assert (flags, n_returns) == (expected_flags, expected_returns), text
+
+
+def test_lines_that_went_into_another_are_no_longer_counted():
+    text = np.frombuffer(b"Decode batch\n HTTP/2\"\nno\n", np.uint8)
+    offsets = np.array([0, 13, 22, 25])
+    found = ChunkLines(lines.Chunk(7, text, offsets, False, 0), MARKS.of_lines(text, offsets))
+    assert [found.count(STATISTIC), found.count(ACCESS, GONE), found.rows(ACCESS, GONE).tolist()] == [1, 1, [1]]
+    found.mark([8], gone=True)
+    assert [found.count(STATISTIC), found.count(ACCESS, GONE), found.rows(ACCESS, GONE).tolist()] == [1, 0, []]
+    found.mark([9])
+    assert [found.count(STATISTIC), found.rows(STATISTIC).tolist()] == [2, [0, 2]]
