@@ -306,6 +306,39 @@ def test_nothing_is_read_in_front_of_a_text_or_behind_it(n_rapid):
     whole = np.frombuffer(b"Decode batch", np.uint8)
     for begin, end in ((1, 12), (0, 11), (3, 9)):
         assert MARKS.of_lines(whole[begin:end], np.array([0, end - begin])).tolist() == [0]
+    assert native.find_ends(native.library(), np.frombuffer(b"a\r\n", np.uint8)[:2])[2] == 0
+
+
+def test_literal_over_two_texts_is_in_neither_though_another_begins_in_the_second(n_rapid):
+    one, two = MARKS.of_texts(pl.Series(["prompt ", "eval time ="])).tolist()
+    assert (one, two) == (0, MARKS.of_texts(pl.Series(["eval time ="]))[0]) and two != 0
+    assert MARKS.of_texts(pl.Series(["prompt eval time ="]))[0] & STATISTIC
+
+
+def test_nothing_is_read_from_a_buffer_that_was_given_back(tmp_path, monkeypatch, n_rapid):
+    path = tmp_path / "server.log"
+    kinds = (sglang_line, vllm_line)
+    path.write_text("\n".join(kinds[n // 400 % 2](n % 60, n % 50) + "\nother {}" for n in range(4000)) + "\n")
+    always(monkeypatch)
+    plain = read(path)
+    read_aside, n_given = lines._HashingReader.read_aside, []
+
+    def read_and_spoil(source, size, room):
+        data, give_back = read_aside(source, size, room)
+
+        def spoil():
+            give_back()
+            data[:] = ord("7")
+            n_given.append(1)
+
+        return data, spoil
+
+    monkeypatch.setattr(lines._HashingReader, "read_aside", read_and_spoil)
+    for threads in ("1", "2"):
+        monkeypatch.setenv("ROOFLOG_THREADS", threads)
+        monkeypatch.setattr(scan.scan_file, "__defaults__", (None, 50_000))
+        assert_same(plain, read(path))
+    assert len(n_given) > 20
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -315,7 +348,7 @@ def test_ends_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
     for size in [*range(200), *[300] * 200]:
         odd = rng.sample([b"\r", b"\0", b"\x1b", b"\x7f", b"\x80", b"\xff", b"\t", b"\x1f", b"~"], rng.randint(0, 2))
         text = b"".join(rng.choice([usual[i: i + 1] for i in range(len(usual))]) for _ in range(size))
-        for code in odd:
+        for code in (*odd, rng.choice("\u0085\u00a0\u2029\u202e\u202f\u2065\u2069\u206a").encode()):
             at = rng.randint(0, len(text))
             text = text[:at] + code + text[at:]
         ends, flags, n_returns = native.find_ends(native.library(), text)
