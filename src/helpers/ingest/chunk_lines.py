@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -66,8 +67,6 @@ class ChunkLines:
     ----------
     marks : array of uint8
         Per line, of `MARKS`.
-    numbers : array of int
-        Of each line in its file.
     is_stored : bool
         Every line is one as stored in the chunk; its text may lack some codes.
     """
@@ -79,8 +78,11 @@ class ChunkLines:
         self._counts: np.ndarray | None = None
         self.is_stored = is_stored
         self.marks = marks
-        self.numbers = (np.arange(chunk.first_line_no, chunk.last_line_no + 1) if table is None
-                        else table["line_no"].to_numpy())
+
+    @functools.cached_property
+    def numbers(self) -> np.ndarray:
+        """Numbers of the lines in their file."""
+        return self.table()["line_no"].to_numpy()
 
     def table(self) -> pl.DataFrame:
         """Return all lines as ``line_no`` and ``text``."""
@@ -104,14 +106,17 @@ class ChunkLines:
     def count(self, has: int, lacks: int = NOTHING) -> int:
         """Return how many lines have one mark and lack some."""
         if self._counts is None:
-            self._counts = np.bincount(self.marks, minlength=256)
+            self._counts = MARKS.count(self.marks)
         return int(self._counts[(_BYTES & (has | lacks)) == has].sum())
 
-    def rows(self, has: int, lacks: int = NOTHING) -> np.ndarray:
-        """Return the lines that have one mark and lack some."""
-        if not self.count(has, lacks):
-            return np.zeros(0, np.int64)
-        return np.flatnonzero((self.marks & (has | lacks)) == has)
+    def rows(self, has: int, lacks: int = NOTHING, n_wanted: int | None = None) -> np.ndarray:
+        """Return the lines that have one mark and lack some; only the first of them where so many are wanted."""
+        n_left = self.count(has, lacks) if n_wanted is None else min(n_wanted, self.count(has, lacks))
+        n_looked_at = 0 if not n_left else len(self.marks) if n_wanted is None else _FEW_ROWS
+        rows = np.flatnonzero((self.marks[:n_looked_at] & (has | lacks)) == has)
+        if len(rows) < n_left:
+            rows = np.flatnonzero((self.marks & (has | lacks)) == has)
+        return rows[:n_left]
 
     def mark(self, numbers: Iterable[int], *, gone: bool = False) -> None:
         """Mark lines, given by their numbers, as statistics, or as gone."""

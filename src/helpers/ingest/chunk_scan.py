@@ -130,9 +130,9 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
 
     n_access = lines.count(ACCESS, STATISTIC | GONE)
     scan.known["access line"] += n_access
-    unplaced = lines.rows(NOTHING, STATISTIC | ACCESS | RARE | GONE)
-    _keep_unplaced(scan, lines, unplaced)
-    counts = Counter(other=len(unplaced), other_known=n_access + scan.known[CONTINUED])
+    _keep_unplaced(scan, lines)
+    n_unplaced = lines.count(NOTHING, _PLACED)
+    counts = Counter(other=n_unplaced, other_known=n_access + scan.known[CONTINUED])
     counts.update(statistic=len(statistic) + (0 if alike is None else len(alike)), malformed=len(malformed))
     rows = lines.rows(RARE, STATISTIC | ACCESS | GONE)
     if len(rows) or len(unread) or len(unusual):
@@ -223,11 +223,14 @@ def _unfold(records: Records, guesses: pl.DataFrame, habits: Habits) -> tuple[Re
     return Records(samples, *(table.filter(~is_replaced) for table in (records.malformed, records.unusual))), later
 
 
-def _keep_unplaced(scan: ChunkScan, lines: ChunkLines, rows: np.ndarray) -> None:
+_PLACED = STATISTIC | ACCESS | RARE | GONE
+
+
+def _keep_unplaced(scan: ChunkScan, lines: ChunkLines) -> None:
     """Keep the first lines that nothing is known about; where none is a statistic, those that state a rate."""
-    texts = lines.texts(rows[:_MAX_LOOKED_AT])
+    texts = lines.texts(lines.rows(NOTHING, _PLACED, _MAX_LOOKED_AT))
     if not any(len(records) for records in scan.records):
-        found = lines.take(rows)["text"]
+        found = lines.take(lines.rows(NOTHING, _PLACED))["text"]
         texts = [*found.filter(found.str.contains(MEASURED_PATTERN)).head(_MAX_SHOWN), *texts]
     shown = (text.strip()[:160] for text in texts[:_MAX_LOOKED_AT])
     scan.unplaced = list(dict.fromkeys(text for text in shown if text))[:_MAX_SHOWN]

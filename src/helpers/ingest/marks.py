@@ -121,6 +121,16 @@ class Marks:
         )
         return marks
 
+    @staticmethod
+    def count(marks: np.ndarray) -> np.ndarray:
+        """Return how many lines have each number, 0 to 255, for marks."""
+        library = native.library()
+        if library is None:
+            return np.bincount(marks, minlength=256)
+        counts = np.empty(256, np.int64)
+        library.count_marks(marks.ctypes.data, len(marks), counts.ctypes.data)
+        return counts
+
     def of_texts(self, texts: pl.Series) -> np.ndarray:
         """Return the marks of some lines."""
         if native.library() is None or not len(texts):

@@ -54,6 +54,8 @@ def load() -> ctypes.CDLL | None:
     library.find_ends.restype = c_int64
     library.mark_lines.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]
     library.mark_lines.restype = None
+    library.count_marks.argtypes = [c_void_p, c_int64, c_void_p]
+    library.count_marks.restype = None
     library.mix_words.argtypes = [c_void_p, c_int64]
     library.mix_words.restype = ctypes.c_uint64
     library.read_records.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 7]

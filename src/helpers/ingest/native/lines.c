@@ -180,6 +180,12 @@ void mark_lines(bytes text, const int64_t *offsets, int64_t n_lines, const struc
   }
 }
 
+/* Count the lines with each number for marks. */
+void count_marks(bytes marks, int64_t n_lines, int64_t *counts) {
+  memset(counts, 0, 256 * sizeof *counts);
+  for (int64_t k = 0; k < n_lines; k++) counts[marks[k]]++;
+}
+
 /* ---- records -------------------------------------------------------------------------------------------------- */
 
 struct form { /* where the digits of a stamp stand in a head; below 0 where they are not printed */
