@@ -368,3 +368,14 @@ def test_lines_that_went_into_another_are_no_longer_counted():
     assert [found.count(STATISTIC), found.count(ACCESS, GONE), found.rows(ACCESS, GONE).tolist()] == [1, 0, []]
     found.mark([9])
     assert [found.count(STATISTIC), found.rows(STATISTIC).tolist()] == [2, [0, 2]]
+
+
+@pytest.mark.parametrize("native_is", ["1", "0"])
+def test_kinds_of_lines_of_which_there_are_none_are_not_named(native_is, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLOG_NATIVE", native_is)
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo\nthree\n")
+    assert scan.scan_file(str(path)).known == {}
+    assert "nearest" not in read(path)
+    path.write_text('INFO:     1.2.3.4:5 - "GET / HTTP/1.1" 200 OK\ntwo\n')
+    assert scan.scan_file(str(path)).known == {"access line": 1}

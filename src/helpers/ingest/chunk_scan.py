@@ -140,6 +140,7 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
         events = _keep_events(scan, pl.concat([rare, unusual]), statistic | malformed)
         counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))), event=len(events))
     scan.lines.update({name: counts[name] for name in CLASSES})
+    scan.known = +scan.known  # only what is there
     return scan
 
 
