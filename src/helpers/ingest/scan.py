@@ -75,7 +75,7 @@ def scan_file(
         with ThreadPoolExecutor(n_workers) as pool:
             for chunk in reader.chunks(report):
                 pending.append((chunk, pool.submit(scan_chunk, path, chunk, habits)))
-                if len(pending) > n_workers:
+                if len(pending) > n_workers + 1:  # something to hash while one learns
                     done, future = pending.popleft()
                     scan.add(future.result())
                     done.give_back()
