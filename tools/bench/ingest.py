@@ -366,7 +366,7 @@ def rows(scale: str = "short") -> list[Row]:
         folder = Path(name)
         if scale == "short":
             return [*speed_rows(folder, 60 * MB, 3), cache_row(folder, 30 * MB), *export_rows(folder, 30 * MB)]
-        return [*speed_rows(folder, 200 * MB, 5), *memory_rows(folder, 2000 * MB), cache_row(folder, 200 * MB),
+        return [*speed_rows(folder, 200 * MB, 9), *memory_rows(folder, 2000 * MB), cache_row(folder, 200 * MB),
                 *export_rows(folder, 200 * MB)]
 
 
