@@ -210,7 +210,7 @@ def test_truncated_head_of_a_rotated_log(tmp_path):
 def test_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change, words):
     path = tmp_path / "a.log"
     path.write_bytes(TEXT * 50)
-    real, calls = lines_module._HashingReader.read_aside, []
+    real, calls = lines_module.StoredBytes.read_aside, []
 
     def read_and_change(self, size, room):
         calls.append(size)
@@ -221,7 +221,7 @@ def test_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change, words
             os.truncate(path, 5000)
         return real(self, size, room)
 
-    monkeypatch.setattr(lines_module._HashingReader, "read_aside", read_and_change)
+    monkeypatch.setattr(lines_module.StoredBytes, "read_aside", read_and_change)
     scan = scan_file(str(path), chunk_bytes=4096)
     assert sum(scan.lines.values()) == scan.n_lines
     assert any(words in note for note in scan.notes)
@@ -230,7 +230,7 @@ def test_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change, words
 def test_line_that_is_written_in_two_halves_while_its_begin_is_read_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "a.log"
     path.write_bytes(TEXT * 50 + TEXT[:100])
-    real, is_written = lines_module._HashingReader.read_aside, []
+    real, is_written = lines_module.StoredBytes.read_aside, []
 
     def read_and_write(self, size, room):
         got = real(self, size, room)
@@ -240,7 +240,7 @@ def test_line_that_is_written_in_two_halves_while_its_begin_is_read_is_whole(tmp
                 file.write(TEXT[100:])
         return got
 
-    monkeypatch.setattr(lines_module._HashingReader, "read_aside", read_and_write)
+    monkeypatch.setattr(lines_module.StoredBytes, "read_aside", read_and_write)
     for chunk_bytes in (4096, 2**23):
         path.write_bytes(TEXT * 50 + TEXT[:100])
         is_written.clear()

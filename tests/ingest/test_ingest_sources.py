@@ -296,7 +296,7 @@ def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
 def test_file_cut_within_the_chunk_that_is_read_keeps_every_line_that_is_left(tmp_path, monkeypatch):
     path = tmp_path / "a.log"
     path.write_bytes(TEXT * 50)
-    read = lines_module._HashingReader.read_aside
+    read = lines_module.StoredBytes.read_aside
     left = b""
 
     def cut_and_read(self, size, room):
@@ -306,7 +306,7 @@ def test_file_cut_within_the_chunk_that_is_read_keeps_every_line_that_is_left(tm
             left = path.read_bytes()
         return read(self, size, room)
 
-    monkeypatch.setattr(lines_module._HashingReader, "read_aside", cut_and_read)
+    monkeypatch.setattr(lines_module.StoredBytes, "read_aside", cut_and_read)
     scan = scan_file(str(path), chunk_bytes=4096)
     assert left and not left.endswith(b"\n")
     assert scan.n_lines == left.count(b"\n") + 1 == sum(scan.lines.values())
@@ -317,8 +317,8 @@ def test_file_is_closed_however_reading_ends(tmp_path, monkeypatch):
     path = tmp_path / "a.log"
     path.write_bytes(TEXT * 50)
     closed = []
-    close = lines_module._HashingReader.close
-    monkeypatch.setattr(lines_module._HashingReader, "close", lambda self: (closed.append(True), close(self)))
+    close = lines_module.StoredBytes.close
+    monkeypatch.setattr(lines_module.StoredBytes, "close", lambda self: (closed.append(True), close(self)))
     chunks = lines_module.FileReader(str(path), chunk_bytes=4096).chunks()
     next(chunks)
     assert closed == []

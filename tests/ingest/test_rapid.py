@@ -321,7 +321,7 @@ def test_nothing_is_read_from_a_buffer_that_was_given_back(tmp_path, monkeypatch
     path.write_text("\n".join(kinds[n // 400 % 2](n % 60, n % 50) + "\nother {}" for n in range(4000)) + "\n")
     always(monkeypatch)
     plain = read(path)
-    read_aside, n_given = lines._HashingReader.read_aside, []
+    read_aside, n_given = lines.StoredBytes.read_aside, []
 
     def read_and_spoil(source, size, room):
         data, give_back = read_aside(source, size, room)
@@ -333,7 +333,7 @@ def test_nothing_is_read_from_a_buffer_that_was_given_back(tmp_path, monkeypatch
 
         return data, spoil
 
-    monkeypatch.setattr(lines._HashingReader, "read_aside", read_and_spoil)
+    monkeypatch.setattr(lines.StoredBytes, "read_aside", read_and_spoil)
     for threads in ("1", "2"):
         monkeypatch.setenv("ROOFLOG_THREADS", threads)
         monkeypatch.setattr(scan.scan_file, "__defaults__", (None, 50_000))

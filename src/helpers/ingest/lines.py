@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
-import hashlib
-import os
 import re
-import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import zstandard
 
-from helpers import remote, unpack
+from helpers import unpack
 from helpers.ingest import native, wrappers
-from helpers.ingest.threads import n_threads
+from helpers.ingest.stored import StoredBytes, decoded, with_last
 from helpers.schema import LogFormatError
 
 CHUNK_BYTES = 8 * 2**20
@@ -35,9 +26,6 @@ MAX_LINE_BYTES = 16 * 2**20
 
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
-
-_MIN_HASHED_ASIDE = 2**18
-"""Bytes from which another thread hashes them."""
 
 _PROBE_BYTES = 2**18
 """Read first from where a chunk shall end, to find the end of a line there."""
@@ -122,7 +110,7 @@ class FileReader:
         LogFormatError
             Missing, unreadable, empty or binary file, or a truncated archive.
         """
-        with contextlib.closing(_HashingReader(self.path)) as source:
+        with contextlib.closing(StoredBytes(self.path)) as source:
             yield from self._chunks(source, report)
             self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
             self.notes += source.doubts()
@@ -131,7 +119,7 @@ class FileReader:
                 f"{self.path}: the file is empty; expected a server log. Give the log that the server wrote"
             )
 
-    def _chunks(self, source: _HashingReader, report: Callable[[int], None] | None) -> Iterator[Chunk]:
+    def _chunks(self, source: StoredBytes, report: Callable[[int], None] | None) -> Iterator[Chunk]:
         is_first = True
         for data, give_back in self._whole_pieces(source):
             if is_first:
@@ -145,7 +133,7 @@ class FileReader:
             return
         carry = self._rest
         overlong = False
-        for piece, is_last in _with_last(_decoded(source, self.path, self.chunk_bytes, self.oddities)):
+        for piece, is_last in with_last(decoded(source, self.path, self.chunk_bytes, self.oddities)):
             if is_first:
                 refuse_binary(piece, self.path)
                 is_first = False
@@ -173,7 +161,7 @@ class FileReader:
         if carry:
             yield self._clean(_bytes_of(carry), ends_open=not carry.endswith(b"\n"))
 
-    def _whole_pieces(self, source: _HashingReader) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
+    def _whole_pieces(self, source: StoredBytes) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
         """Yield whole lines of a plain file, and how to give them back, up to what must be looked at."""
         n_probed = min(_PROBE_BYTES, self.chunk_bytes // 2)
         while not source.is_packed:
@@ -268,11 +256,6 @@ def texts_of(chunk: Chunk, rows: np.ndarray) -> list[str]:
     return [chunk.data[begin:end].tobytes().decode() for begin, end in ends]
 
 
-_MAGIC_BYTES = 4
-_PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What files begin with whose lines are not those stored."""
-
-
 def refuse_binary(sample: bytes, path: str) -> None:
     """Raise LogFormatError if the first bytes are not those of text."""
     if name := unpack.binary_name(sample):
@@ -285,144 +268,3 @@ def refuse_binary(sample: bytes, path: str) -> None:
             f"{path}: expected a text log (plain, .gz or .zst), found binary data "
             f"({n_control + n_invalid} of the first {len(text)} bytes are no text)"
         )
-
-
-class _HashingReader:
-    """The stored bytes of a source, hashed and counted as they are read."""
-
-    def __init__(self, path: str) -> None:
-        self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
-        self._path, self._hash = path, hashlib.sha256()
-        self._size_bytes = None if path == "-" else _stored_bytes(self._file)
-        self._hasher = ThreadPoolExecutor(1) if n_threads() > 1 else None
-        self._hashed: Future[None] | None = None
-        self._free: list[np.ndarray] = []
-        self.n_bytes = 0
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether lines cannot be read from anywhere: no regular file, compressed, or not plain UTF-8."""
-        start = self.peek(0, _MAGIC_BYTES) if self._size_bytes is not None else b""
-        return not start or start.startswith(_PACKED)
-
-    def peek(self, at: int, size: int) -> bytes:
-        """Return some bytes of a regular file, neither hashed nor counted."""
-        return os.pread(self._file.fileno(), size, at)
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self._add(data)
-        return data
-
-    def read_aside(self, size: int, room: int) -> tuple[np.ndarray, Callable[[], None]]:
-        """Read into a buffer of ``room`` bytes, an old one if there is one; return what was read, and `give_back`.
-
-        New memory costs as much time as the bytes read into it.
-        """
-        buffer = self._free.pop() if self._free else np.empty(room, np.uint8)
-        data = buffer[: self._file.readinto(buffer[:size].data)]  # type: ignore[attr-defined]
-        hashed = self._add(data)
-
-        def give_back() -> None:
-            if hashed is not None:
-                hashed.result()
-            self._free.append(buffer)
-
-        return data, give_back
-
-    def _add(self, data: bytes | np.ndarray) -> Future[None] | None:
-        """Hash and count bytes; large ones in another thread, in their order."""
-        if not len(data):
-            return None
-        self.n_bytes += len(data)
-        if self._hasher is not None and len(data) > _MIN_HASHED_ASIDE:
-            self._hashed = self._hasher.submit(self._hash.update, data)  # type: ignore[arg-type]
-            return self._hashed
-        self._await_hash()
-        self._hash.update(data)  # type: ignore[arg-type]
-        return None
-
-    def _await_hash(self) -> None:
-        if self._hashed is not None:
-            self._hashed.result()
-
-    def hexdigest(self) -> str:
-        self._await_hash()
-        return self._hash.hexdigest()
-
-    def doubts(self) -> list[str]:
-        """Say in words if the file was written or cut while it was read."""
-        before = self._size_bytes
-        now = None if before is None else _stored_bytes(self._file)
-        if before is None or now is None or before == now == self.n_bytes:
-            return []
-        verb, what = ("grew", "the end may be missing") if now > before else ("shrank", "lines are lost")
-        return [f"{self._path}: {verb} from {before} to {now} bytes while it was read: {what}"]
-
-    def close(self) -> None:
-        if self._hasher is not None:
-            self._hasher.shutdown()
-        if self._file is not sys.stdin.buffer:
-            self._file.close()
-
-
-def _stored_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file; a pipe has none."""
-    status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _open(path: str) -> BinaryIO:
-    """Open a file or say in one line why not."""
-    try:
-        return Path(path).open("rb", buffering=0)
-    except FileNotFoundError as error:
-        name = remote.shown(path)
-        raise LogFormatError(f"{name}: no such file; expected a server log. Check the path") from error
-    except OSError as error:
-        raise LogFormatError(f"{path}: cannot be read ({error.strerror}); expected a readable server log") from error
-
-
-def _decoded(source: _HashingReader, path: str, size: int, oddities: Counter[str]) -> Iterator[bytes]:
-    """Yield the source unpacked and as UTF-8, recognised by its first bytes, not by its name."""
-    if source.n_bytes:  # what is left of a file whose begin is known
-        yield from _plain(b"", source, size)
-        return
-    start = source.read(_MAGIC_BYTES)
-    stream: Iterator[bytes]
-    if start[:2] == b"\x1f\x8b":
-        stream = unpack.gunzip(start, source, path, size)
-    elif start == zstandard.FRAME_HEADER:
-        stream = unpack.unzstd(start, source, path, size)
-    else:
-        stream = _plain(start, source, size)
-    first = next(stream, b"")
-    encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
-    is_wide = first[2:1002].count(0) * 4 > len(first[2:1002])  # every second byte of Latin text
-    if encoding is None or not is_wide:
-        yield first.removeprefix(codecs.BOM_UTF8)
-        yield from stream
-        return
-    oddities["utf16"] += 1  # what a Windows shell writes when it redirects a server's output
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    yield decoder.decode(first[2:]).encode()
-    for piece in stream:
-        yield decoder.decode(piece).encode()
-
-
-def _with_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Tell of each piece whether it is the last."""
-    before = next(pieces, None)
-    for piece in pieces:
-        yield before or b"", False
-        before = piece
-    if before is not None:
-        yield before, True
-
-
-def _plain(start: bytes, source: _HashingReader, size: int) -> Iterator[bytes]:
-    """Yield the bytes as they are."""
-    piece = start + source.read(size)
-    while piece:
-        yield piece
-        piece = source.read(size)
