@@ -39,7 +39,7 @@ from helpers.ingest.lines import LONG_LINE_BYTES, Chunk, split_lines
 from helpers.ingest.nearest import MEASURED_PATTERN
 from helpers.ingest.rapid import Block
 from helpers.ingest.stamps import read_prefixes, wrapper_gaps_s
-from helpers.ingest.wrappers import CONTINUED, Parts, folded, no_guesses, unwrap
+from helpers.ingest.wrappers import COLOUR_RESET, CONTINUED, Parts, folded, no_guesses, unwrap
 
 _NAMES_EVENT = any_of(EVENT)
 _IS_ARGS = any_of(ARGS_LITERALS)
@@ -47,9 +47,6 @@ _IS_OPAQUE = any_of(OPAQUE_LITERALS)
 
 _COLOUR = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>]"
 _COLOUR_WITHOUT_ESCAPE = r"\[[0-9]{1,3}(?:;[0-9]{1,3})*m"
-_COLOUR_RESET = r"\[0(?:;0)?m"
-"""Logs that lost the escape bytes of their colours when they were saved still end each with this."""
-
 _CONTROL = "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
 """What a terminal obeys instead of showing it, directions of writing included; it can stand nowhere in a record."""
 
@@ -157,7 +154,7 @@ def _read_texts(
     unread, unusual : DataFrame
         Lines that only mention a statistic, and those whose text is not all statistic.
     """
-    candidates = _strip_colours(lines.take(left), _COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
+    candidates = _strip_colours(lines.take(left), COLOUR_RESET, _COLOUR_WITHOUT_ESCAPE, scan.oddities)
     records = extract(FAMILIES, candidates, habits.recent, QUOTING, EVENT) if len(left) else no_records()
     records, later = _unfold(records, guesses, habits)
     if later:

@@ -16,6 +16,7 @@ from helpers.ingest.extract import RecentLayouts, extract
 from helpers.ingest.heads import Heads
 from helpers.ingest.lines import Chunk
 from helpers.ingest.rapid import Block, Reader
+from helpers.ingest.wrappers import COLOUR_RESET
 
 _MIN_TO_LEARN = 4000
 """Lines below which reading them all takes no longer than learning from some."""
@@ -106,7 +107,9 @@ class Habits:
         if not len(rows):
             return
         some = rows[np.unique(np.linspace(0, len(rows) - 1, _N_LEARNT_FROM).astype(np.int64))]
-        records = extract(self.families, take(some), self.recent, self.quoting, self.other)
+        lines = take(some)
+        lines = lines.filter(~lines["text"].str.contains(COLOUR_RESET))  # read without its colours
+        records = extract(self.families, lines, self.recent, self.quoting, self.other)
         unusual = records.unusual["line_no"].to_list()
         samples = records.samples.filter((pl.col("part") == 0) & ~pl.col("line_no").is_in(unusual))
         places: dict[tuple[str, str], list[int]] = {}

@@ -17,6 +17,9 @@ import polars as pl
 CONTINUED = "continued line"
 """Name under which the later parts of a split line are counted among the known lines."""
 
+COLOUR_RESET = r"\[0(?:;0)?m"
+"""Logs that lost the escape bytes of their colours when they were saved still end each with this (Rust syntax)."""
+
 DOCKER_PART_BYTES = 16 * 2**10
 """The json-file driver cuts lines here; only the last part of a line ends in a line feed."""
 
