@@ -101,7 +101,7 @@ def kill_when(mark, out, scheduler):
     deadline_s = time.monotonic() + 120
     while not (mark.exists() and list(out.glob("h-*/run.json"))) and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(5)  # for what is done to be told, however busy the machine is
     scheduler.kill()
 
 

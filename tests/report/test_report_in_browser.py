@@ -207,7 +207,7 @@ def test_figures_follow_a_change_of_scheme(look):
 @pytest.mark.parametrize("name", ["case", "hostile", "comparison"])
 def test_a_narrow_screen_never_scrolls_sideways(look, name):
     page = look(name, NARROW)
-    assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+    until(page, f"document.documentElement.scrollWidth === {NARROW['width']}")  # figures follow a new size
     beyond = page.evaluate("""[...document.querySelectorAll('main *, footer *')].filter((e) =>
         !e.closest('.box, pre, svg, .hidden') && e.checkVisibility()
         && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML)""")
