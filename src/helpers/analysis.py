@@ -29,7 +29,7 @@ from helpers.measure import (
 )
 from helpers.physics.catalogue.hardware import Hardware
 from helpers.physics.steps.bound import Roofline
-from helpers.schema import Fits, LogFormatError, RooflogError
+from helpers.schema import Fits, LogFormatError, RooflogError, kept_rows
 
 
 @dataclass(frozen=True)
@@ -139,18 +139,12 @@ def analyse(
     measured = measure(log, user, confidence=confidence, choice=choice)
     intervals, levels, facts, life = measured.intervals, measured.levels, measured.facts, main_life(measured.levels)
     told = [facts_of_life.values for facts_of_life in measured.lives]
-    phases = segment.phase_seconds(_of_lives(intervals, fitted_lives(levels)))
+    phases = segment.phase_seconds(kept_rows(intervals, intervals["server_life"].isin(fitted_lives(levels))))
     client = _client(segment.find_episodes(intervals), intervals, life, facts)
     notes = [*what_was_chosen(intervals), *_incidents(log, fitted_lives(levels)), *_other_lives(levels, intervals),
              *_combined(log, told, fitted_lives(levels))]
     return _assemble(log, facts, intervals, levels, measured.fitted, confidence, phases, client, command, (), notes,
                      told, side or {})
-
-
-def _of_lives(intervals: pd.DataFrame, lives: Sequence[int]) -> pd.DataFrame:
-    """Return the intervals of some server lives, without a copy where they are all."""
-    kept = intervals["server_life"].isin(lives)
-    return intervals if kept.all() else intervals[kept]
 
 
 MIXED_RECORDS = 3
@@ -296,7 +290,7 @@ def _assemble(
     evidence = investigation.gather(run, side, baseline)
     judgement = investigation.investigate(run, evidence, baseline)
     notes += [*judgement.evidence.notes, *(item.says for item in judgement.seen if item.name in SAID_OF_SIDE_FILES)]
-    of_law = None if intervals is None else _of_lives(intervals, fitted_lives(levels))
+    of_law = None if intervals is None else kept_rows(intervals, intervals["server_life"].isin(fitted_lives(levels)))
     card = scorecard.build(
         log, of_law, levels, fits, facts={**facts.values, **investigation.measured(run)}, phases=phases,
         client=client, command=command, log_sha256=log_sha256, notes=notes, **allowance.entries(allowed, refused),

@@ -1,4 +1,4 @@
-"""Lines that are like earlier ones are read by arithmetic on bytes; every row must be the one that reading text gives.
+"""Lines that are like earlier ones are read by compiled code; every row must be the one that reading text gives.
 
 Exact: frames, counts and notes are compared bit by bit, with the fast way always taken against never taken, on the
 recorded variants, all real logs, and lines made to break it. Would catch: a digit lost, a value rounded another way, a

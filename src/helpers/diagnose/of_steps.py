@@ -12,7 +12,7 @@ from scipy import stats
 
 from helpers.diagnose.observations import Observation
 from helpers.display import level_key, show
-from helpers.schema import INTERVALS, LEVELS, check
+from helpers.schema import INTERVALS, LEVELS, check, kept_rows
 
 FEWEST = 6
 """Clean intervals of a level below which nothing is said about how its step moves."""
@@ -74,13 +74,13 @@ def observe(
     """
     check(intervals, INTERVALS)
     check(levels, LEVELS)
-    of_lives = _rows(intervals[list(READ)], intervals["server_life"].isin(lives))
+    of_lives = kept_rows(intervals[list(READ)], intervals["server_life"].isin(lives))
     used = levels[levels["server_life"].isin(lives) & levels["population"].eq(0)]
     clean = of_lives.loc[of_lives["clean"], list(READ_OF_CLEAN)]
     yield from _context(clean, growth)
     yield from _drift(clean)
     del clean
-    prefills = _rows(samples[["rank", "kind", "prefill_tok_per_s"]], samples["server_life"].isin(lives))
+    prefills = kept_rows(samples[["rank", "kind", "prefill_tok_per_s"]], samples["server_life"].isin(lives))
     yield from _prefill(of_lives, used, prefills, prefill_s_per_tok)
     yield from _first_lines(of_lives, used)
     yield from _staircase(used, facts)
@@ -94,14 +94,9 @@ READ = ("server_life", "rank_group", "rank", "line_no", "t_s", "kind", "label", 
 READ_OF_CLEAN = ("server_life", "rank_group", "rank", "line_no", "t_s", "running_req", "step_s", "context_tok")
 
 
-def _rows(table: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
-    """Return the rows that are kept, without a copy where they are all."""
-    return table if kept.all() else table[kept]
-
-
 def _levels_of(clean: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
     """Yield the clean intervals of each level with enough of them, in order of time."""
-    known = _rows(clean, clean["step_s"].gt(0))
+    known = kept_rows(clean, clean["step_s"].gt(0))
     by_level = known.groupby(["server_life", "rank_group", "running_req"]).indices
     for _, places in sorted(by_level.items()):
         if len(places) >= FEWEST:

@@ -15,7 +15,7 @@ from helpers.investigation.others import foreign_baseline, foreign_profile
 from helpers.investigation.reconciled import Reconciled, observe_clients, reconcile_all
 from helpers.investigation.run import Run
 from helpers.investigation.side_files import Evidence
-from helpers.schema import Fits, RooflogError
+from helpers.schema import Fits, RooflogError, kept_rows
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,7 @@ def measured(run: Run) -> dict[str, Any]:
     ranks = (run.facts.get("tp") or 1) * (run.facts.get("pp") or 1)
     board = None if run.allowed is None else run.allowed.deployment.hardware
     args = run.facts.get("args") or {}
-    is_of_lives = run.samples["server_life"].isin(run.lives)
-    of_lives = run.samples if is_of_lives.all() else run.samples[is_of_lives]
+    of_lives = kept_rows(run.samples, run.samples["server_life"].isin(run.lives))
     found = {
         **plan.prompts_of(of_lives, chunk_tok=run.facts.get("chunked_prefill_size")), "startup_s": _startup_s(run),
         "weight_bytes": float(loaded.max()) * ranks if len(loaded) else None,

@@ -6,7 +6,7 @@ values); impossibility is one of the exceptions of `errors`, which are at hand h
 """
 
 from helpers.errors import LogFormatError, NotEnoughData, RooflogError, SchemaError, printable
-from helpers.schema.columns import Column, Schema, check, conform
+from helpers.schema.columns import Column, Schema, check, conform, kept_rows
 from helpers.schema.evidence import CLIENTS, KERNELS, LINKS, REQUESTS, ROLES, TELEMETRY
 from helpers.schema.laws import Fits, LawFit, Parameter
 from helpers.schema.log import (
@@ -28,7 +28,8 @@ __all__ = [
     "CLIENTS", "COUNTED_BY_STAMPS", "EVENTS", "EVENT_KINDS", "INTERVALS", "KERNELS", "KINDS", "LABELS", "LEVELS",
     "LINKS", "METHOD_VERSION", "MOMENTS", "REQUESTS", "ROLES", "SAMPLES", "SCHEMAS", "SCHEMA_VERSION", "SPAN_KINDS",
     "TELEMETRY", "WINDOW_KINDS", "Column", "Fits", "LawFit", "LogFormatError", "NotEnoughData", "Parameter",
-    "RooflogError", "Schema", "SchemaError", "check", "conform", "data_dictionary", "is_window", "printable",
+    "RooflogError", "Schema", "SchemaError", "check", "conform", "data_dictionary", "is_window", "kept_rows",
+    "printable",
 ]
 
 SCHEMA_VERSION = 1

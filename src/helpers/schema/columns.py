@@ -111,7 +111,19 @@ def check(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     return table
 
 
-def conform(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+def kept_rows(table: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
+    """Return some rows of a table, itself where they are all: of a large log a copy is most of what is held.
+
+    Parameters
+    ----------
+    table : DataFrame
+    kept : Series of bool
+        Per row.
+    """
+    return table if kept.all() else table[kept]
+
+
+def conform(table: pd.DataFrame, schema: Schema, *, drain: bool = False) -> pd.DataFrame:
     """Order columns, add missing nullable ones as missing, and cast to the schema's dtypes.
 
     Parameters
@@ -120,6 +132,8 @@ def conform(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
         Any subset of the schema's columns that holds all non-nullable ones.
     schema : Schema
         Target.
+    drain : bool
+        Take each column out of ``table`` as it is cast, so that no two copies of a large table are held.
 
     Returns
     -------
@@ -134,7 +148,7 @@ def conform(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     columns = {}
     for column in schema.columns:
         if column.name in table.columns:
-            values = table[column.name]
+            values = table.pop(column.name) if drain else table[column.name]
         elif column.nullable:
             values = pd.Series([None] * len(table), index=table.index, dtype="object")
         else:
@@ -143,4 +157,4 @@ def conform(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
             columns[column.name] = values.astype(column.dtype)  # type: ignore[call-overload]
         except (TypeError, ValueError) as error:
             raise SchemaError(f"{schema.name}.{column.name}: expected {column.dtype}: {error}") from error
-    return check(pd.DataFrame(columns).reset_index(drop=True), schema)
+    return check(pd.DataFrame(columns, copy=not drain).reset_index(drop=True), schema)

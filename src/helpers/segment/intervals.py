@@ -84,18 +84,7 @@ def label_intervals(
     del parts
     if not (ticks["pos"].is_unique and ticks["pos"].is_monotonic_increasing):
         ticks = ticks.sort_values(["pos", "t_s"], kind="stable")
-    return _conform(ticks)
-
-
-def _conform(ticks: pd.DataFrame) -> pd.DataFrame:
-    """Return what `schema.conform` gives, each column moved out of the table: two copies of a large one are a lot."""
-    columns = {}
-    for column in schema.INTERVALS.columns:
-        try:
-            columns[column.name] = ticks.pop(column.name).astype(column.dtype)  # type: ignore[call-overload]
-        except (TypeError, ValueError) as error:
-            raise schema.SchemaError(f"INTERVALS.{column.name}: expected {column.dtype}: {error}") from error
-    return schema.check(pd.DataFrame(columns, copy=False).reset_index(drop=True), schema.INTERVALS)
+    return schema.conform(ticks, schema.INTERVALS, drain=True)
 
 
 SOURCES = {"iteration": label_iterations, "counters": label_counters, "request": label_requests}
