@@ -101,7 +101,7 @@ def test_result_does_not_depend_on_the_chunk(tmp_path, chunk_bytes):
     assert dict(pieces.lines) == dict(whole.lines)
     assert +pieces.oddities == +whole.oddities
     assert pieces.malformed == whole.malformed
-    assert (pieces.n_lines, pieces.sha256) == (whole.n_lines, whole.sha256)
+    assert (pieces.n_lines, pieces.digest()) == (whole.n_lines, whole.digest())
 
 
 def test_source_names_hash_and_size(tmp_path):

@@ -53,7 +53,7 @@ _STALE_S = 3600.0
 
 _META = "rooflog"
 _LINES = ("lines", "known", "oddities")
-_PLAIN = ("unplaced", "gaps_s", "path", "n_lines", "n_bytes", "sha256", "notes")
+_PLAIN = ("unplaced", "gaps_s", "path", "n_lines", "n_bytes", "notes")
 _EXPORT = ("export", "restarts", "facts")
 
 
@@ -74,13 +74,13 @@ def read_through(path: str, read: Callable[[str], FileScan]) -> FileScan:
         if any(folder.glob(f"{size}-*.parquet")):
             sha256 = _sha256(path)
             found = _find(folder, size, _key(sha256, path))
-            if found is not None and (found.n_bytes, found.sha256) == (size, sha256):
+            if found is not None and (found.n_bytes, found.digest()) == (size, sha256):
                 return found
     start_s = time.perf_counter()
     scan = read(path)
     if time.perf_counter() - start_s < max(LEAST_S, size / FAST_BYTES_PER_S):
         return scan
-    if scan.n_bytes == size == _size_bytes(path) and scan.sha256:
+    if scan.n_bytes == size == _size_bytes(path) and scan.digest():
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             _keep(folder, scan)
     return scan
@@ -153,7 +153,7 @@ def _keep(folder: Path, scan: FileScan) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # logs may quote what is private
     _make_room(folder, MAX_CACHE_BYTES - len(data))
-    name = f"{scan.n_bytes}-{_key(scan.sha256, scan.path)}-{hashlib.sha256(data).hexdigest()[:32]}.parquet"
+    name = f"{scan.n_bytes}-{_key(scan.digest(), scan.path)}-{hashlib.sha256(data).hexdigest()[:32]}.parquet"
     handle, unfinished = tempfile.mkstemp(dir=folder, prefix=".unfinished-")
     try:
         with open(handle, "wb") as file:
@@ -190,6 +190,7 @@ def _dump(scan: FileScan) -> bytes:
         raise ValueError("some rows are in no table yet")
     rest: dict[str, Any] = {name: dict(getattr(scan, name)) for name in _LINES}
     rest |= {name: getattr(scan, name) for name in _PLAIN}
+    rest["sha256"] = scan.digest()
     rest["events"] = [asdict(event) for event in scan.events]
     rest["malformed"] = [asdict(line) for line in scan.malformed]
     rest["n_frames"] = len(scan.samples)
@@ -229,6 +230,7 @@ def _load(data: bytes) -> FileScan:
     rest |= {name: Counter(rest[name]) for name in _LINES}
     rest["events"] = [Event(**event) for event in rest["events"]]
     rest["malformed"] = [MalformedLine(**line) for line in rest["malformed"]]
+    rest["digest"] = functools.partial(str, rest.pop("sha256"))
     rest["samples"] = [pl.read_parquet(io.BytesIO(data))] if n_frames else []
     if of_export is None:
         return FileScan(**rest)

@@ -163,7 +163,7 @@ def text_lines(scan: ExportScan) -> Iterator[tuple[int, str]]:
         for number, text in enumerate(chunk.text.decode().split("\n")[: len(chunk.offsets) - 1], chunk.first_line_no):
             yield number, text.removesuffix("\r")
     scan.oddities.update(reader.oddities)
-    scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
+    scan.n_lines, scan.n_bytes, scan.digest = reader.n_lines, reader.n_bytes, reader.digest
 
 
 def whole_text(scan: ExportScan, what: str, way_out: str) -> str:

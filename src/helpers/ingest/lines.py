@@ -81,8 +81,10 @@ class FileReader:
     names_record : pattern, optional
         Found in lines that name a statistic; such lines at the end of a chunk go to the next one, with the lines after
         them over which a terminal may have folded them.
-    n_lines, n_bytes, sha256, notes
-        Known after the last chunk; bytes and hash are those of the source as stored, compressed or not.
+    n_lines, n_bytes, notes
+        Known after the last chunk; bytes are those of the source as stored, compressed or not.
+    digest : callable
+        Gives the SHA-256 of these bytes after the last chunk; it may take a moment.
     """
 
     path: str
@@ -91,7 +93,7 @@ class FileReader:
     oddities: Counter[str] = field(default_factory=Counter)
     n_lines: int = 0
     n_bytes: int = 0
-    sha256: str = ""
+    digest: Callable[[], str] = str
     notes: list[str] = field(default_factory=list)
     _rest: bytes = b""
     """Read, and not yet known to end with a line."""
@@ -112,7 +114,7 @@ class FileReader:
         """
         with contextlib.closing(StoredBytes(self.path)) as source:
             yield from self._chunks(source, report)
-            self.n_bytes, self.sha256 = source.n_bytes, source.hexdigest()
+            self.n_bytes, self.digest = source.n_bytes, source.digest()
             self.notes += source.doubts()
         if self.n_lines == 0:
             raise LogFormatError(

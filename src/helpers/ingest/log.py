@@ -39,7 +39,7 @@ LAW_KINDS = ("iteration", "counters", "decode", "stats", "request")
 """Kinds of records that a law can rest on, best first: single steps, counted steps, averages over steps, over windows,
 over a whole request."""
 
-_TELLING_KINDS = [*LAW_KINDS, "prefill"]
+_TELLING_KINDS = {*LAW_KINDS, "prefill"}
 """Kinds that make a file a server log; a lone spec line is what a client's note quotes."""
 
 Progress = Callable[[int, int], None]
@@ -141,7 +141,7 @@ def _read_part(
             raise
         notes.append(f"skipped {error}")
         return None
-    if any(frame["kind"].is_in(_TELLING_KINDS).any() for frame in scan.samples):
+    if any(not _TELLING_KINDS.isdisjoint(distinct(frame, "kind")) for frame in scan.samples):
         return prepare(scan)
     if not is_alone and not scan.lines["malformed"]:
         notes.append(f"skipped {path}: no statistic line among {scan.n_lines} lines ({_nearest(scan)})")
@@ -209,7 +209,7 @@ def _combine(parts: list[Part], notes: list[str]) -> Log:
         facts=facts,
         engine=engine,
         engine_version=next((fact["engine_version"] for fact in facts if "engine_version" in fact), None),
-        sources=tuple(Source(p.scan.path, p.scan.sha256, p.scan.n_bytes) for p in parts),
+        sources=tuple(Source(p.scan.path, p.scan.digest(), p.scan.n_bytes) for p in parts),
         moments=to_moments(sums[0]) if sums else MOMENTS.empty(),
         source_kinds=tuple(kind for kind in LAW_KINDS if kind in accounting.by_kind),
     )

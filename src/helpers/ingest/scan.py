@@ -11,6 +11,7 @@ import polars as pl
 
 from helpers.ingest.chunk_lines import names_record
 from helpers.ingest.chunk_scan import ChunkScan, new_habits, scan_chunk
+from helpers.ingest.distinct import distinct
 from helpers.ingest.lines import CHUNK_BYTES, Chunk, FileReader
 from helpers.ingest.rapid import to_tables
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
@@ -23,6 +24,9 @@ MAX_RANKS = 1024
 _MAX_HELD = 100_000
 """Records held as they were read; a table is made of them then, so that not all are held twice in the end."""
 
+_N_WAITING = 4
+"""Chunks read before there is a worker for them: something to hash while one learns."""
+
 
 @dataclass
 class FileScan(ChunkScan):
@@ -32,7 +36,8 @@ class FileScan(ChunkScan):
     samples: list[pl.DataFrame] = field(default_factory=list)
     n_lines: int = 0
     n_bytes: int = 0
-    sha256: str = ""
+    digest: Callable[[], str] = str
+    """Gives the SHA-256 of the bytes as stored; it may still be worked on."""
     notes: list[str] = field(default_factory=list)
     """Doubts about the file as a whole, in words."""
 
@@ -75,7 +80,7 @@ def scan_file(
         with ThreadPoolExecutor(n_workers) as pool:
             for chunk in reader.chunks(report):
                 pending.append((chunk, pool.submit(scan_chunk, path, chunk, habits)))
-                if len(pending) > n_workers + 1:  # something to hash while one learns
+                if len(pending) > n_workers + _N_WAITING:
                     done, future = pending.popleft()
                     scan.add(future.result())
                     done.give_back()
@@ -83,7 +88,7 @@ def scan_file(
                 scan.add(future.result())
     scan.settle()
     scan.oddities.update(reader.oddities)
-    scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
+    scan.n_lines, scan.n_bytes, scan.digest = reader.n_lines, reader.n_bytes, reader.digest
     scan.notes += [*reader.notes, *_stamp_doubts(scan)]
     return scan
 
@@ -101,7 +106,7 @@ def _stamp_doubts(scan: FileScan) -> list[str]:
         by = f"{least:+.0f} s" if most - least < 1.5 else f"{least:+.0f} to {most:+.0f} s"
         return [f"{scan.path}: a wrapper's time stamps stand beside the engine's own, {by} from them (another zone, or "
                 "buffered); the engine's own are used"]
-    kinds = {kind for frame in scan.samples for kind in frame["stamp_kind"].unique()}
+    kinds = {kind for frame in scan.samples for kind in distinct(frame, "stamp_kind")}
     if WRAPPER in kinds and not kinds & {FULL, NO_YEAR, NO_DATE}:
         return [f"{scan.path}: the records carry no time stamp of their own; the wrapper's are used as printed (often "
                 "UTC, at times buffered): only their differences count"]

@@ -97,7 +97,7 @@ def read_pages(scan: ExportScan, wanted: Collection[str]) -> Scrapes:
     for chunk in reader.chunks():
         _read_lines(scan, state, split_lines(chunk), list(wanted), last=chunk.last_line_no if chunk.ends_open else None)
     scan.oddities.update(reader.oddities)
-    scan.n_lines, scan.n_bytes, scan.sha256 = reader.n_lines, reader.n_bytes, reader.sha256
+    scan.n_lines, scan.n_bytes, scan.digest = reader.n_lines, reader.n_bytes, reader.digest
     values = pl.concat([pl.DataFrame(schema=_LONG), *state.values])
     if state.marks:
         marks = pl.DataFrame(state.marks, schema={"line_no": pl.Int64, "time_s": pl.Float64}, orient="row")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import hashlib
 import os
 import stat
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +25,64 @@ _MAGIC_BYTES = 4
 _PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What files begin with whose lines are not those stored."""
 
-_MIN_HASHED_ASIDE = 2**18
-"""Bytes from which another thread hashes them."""
+_N_AT_ONCE = 8
+_N_HELD_BACK = 4
+"""Pieces that are hashed as soon as they are read: something to do while a log's habits are learnt. Of later ones, the
+last wait with it until all is read: something to do beside the making of tables."""
+
+_MAX_UNHASHED = 8
+"""Pieces that may be read and not yet hashed; they take memory."""
+
+_PAGE_BYTES = 2**21
+"""Large pages of memory on most machines."""
+
+
+class Hashing:
+    """The SHA-256 of pieces in their order, worked out in another thread where more than one may be used."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1) if n_threads() > 1 else None
+        self._held: deque[tuple[bytes | np.ndarray, Future[None]]] = deque()
+        self._begun: deque[Future[None]] = deque()
+        self._n_pieces = 0
+
+    def add(self, data: bytes | np.ndarray) -> Future[None]:
+        """Take the next piece; it must not change until the future is done."""
+        done: Future[None] = Future()
+        self._held.append((data, done))
+        self._n_pieces += 1
+        self._begin(0 if self._pool is None or self._n_pieces <= _N_AT_ONCE else _N_HELD_BACK)
+        while len(self._held) + len(self._begun) > _MAX_UNHASHED:
+            self._begun.popleft().result()
+        return done
+
+    def digest(self) -> Callable[[], str]:
+        """Return what gives the hash of all pieces, once it is worked out. No piece may follow."""
+        self._begin(0)
+        self._begun.clear()  # they hold the buffers
+        if self._pool is None:
+            return functools.partial(str, self._hash.hexdigest())
+        return self._pool.submit(self._hash.hexdigest).result
+
+    def close(self) -> None:
+        """Let the thread go when it is done."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _begin(self, n_held: int) -> None:
+        """Hash pieces but for the last few."""
+        while len(self._held) > n_held:
+            data, done = self._held.popleft()
+            if self._pool is None:
+                self._update(data, done)
+            else:
+                self._pool.submit(self._update, data, done)
+                self._begun.append(done)
+
+    def _update(self, data: bytes | np.ndarray, done: Future[None]) -> None:
+        self._hash.update(data)  # type: ignore[arg-type]
+        done.set_result(None)
 
 
 class StoredBytes:
@@ -33,10 +90,8 @@ class StoredBytes:
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
-        self._path, self._hash = path, hashlib.sha256()
+        self._path, self._hashing = path, Hashing()
         self._size_bytes = None if path == "-" else _stored_bytes(self._file)
-        self._hasher = ThreadPoolExecutor(1) if n_threads() > 1 else None
-        self._hashed: Future[None] | None = None
         self._free: list[np.ndarray] = []
         self.n_bytes = 0
 
@@ -53,7 +108,8 @@ class StoredBytes:
     def read(self, size: int) -> bytes:
         """Return the next bytes, as many as asked for unless the source ends before."""
         data = self._file.read(size)
-        self._add(data)
+        self.n_bytes += len(data)
+        self._hashing.add(data)
         return data
 
     def read_aside(self, size: int, room: int) -> tuple[np.ndarray, Callable[[], None]]:
@@ -61,37 +117,20 @@ class StoredBytes:
 
         New memory costs as much time as the bytes read into it.
         """
-        buffer = self._free.pop() if self._free else np.empty(room, np.uint8)
+        buffer = self._free.pop() if self._free else _new_buffer(room)
         data = buffer[: self._file.readinto(buffer[:size].data)]  # type: ignore[attr-defined]
-        hashed = self._add(data)
-
-        def give_back() -> None:
-            if hashed is not None:
-                hashed.result()
-            self._free.append(buffer)
-
-        return data, give_back
-
-    def _add(self, data: bytes | np.ndarray) -> Future[None] | None:
-        """Hash and count bytes; large ones in another thread, in their order."""
-        if not len(data):
-            return None
         self.n_bytes += len(data)
-        if self._hasher is not None and len(data) > _MIN_HASHED_ASIDE:
-            self._hashed = self._hasher.submit(self._hash.update, data)  # type: ignore[arg-type]
-            return self._hashed
-        self._await_hash()
-        self._hash.update(data)  # type: ignore[arg-type]
-        return None
+        hashed = self._hashing.add(data)
 
-    def _await_hash(self) -> None:
-        if self._hashed is not None:
-            self._hashed.result()
+        def keep(_: Future[None]) -> None:
+            if not self._file.closed:
+                self._free.append(buffer)
 
-    def hexdigest(self) -> str:
-        """Return the SHA-256 of what was read so far."""
-        self._await_hash()
-        return self._hash.hexdigest()
+        return data, lambda: hashed.add_done_callback(keep)
+
+    def digest(self) -> Callable[[], str]:
+        """Return what gives the SHA-256 of all that was read, once it is worked out."""
+        return self._hashing.digest()
 
     def doubts(self) -> list[str]:
         """Say in words if the file was written or cut while it was read."""
@@ -104,10 +143,16 @@ class StoredBytes:
 
     def close(self) -> None:
         """Close the file, unless it is standard input."""
-        if self._hasher is not None:
-            self._hasher.shutdown()
+        self._hashing.close()
+        self._free.clear()
         if self._file is not sys.stdin.buffer:
             self._file.close()
+
+
+def _new_buffer(size: int) -> np.ndarray:
+    """Return memory that begins where a large page may: it is got a hundred times as fast as small ones."""
+    room = np.empty(size + _PAGE_BYTES, np.uint8)
+    return room[-room.ctypes.data % _PAGE_BYTES:][:size]
 
 
 def _stored_bytes(file: BinaryIO) -> int | None:
