@@ -307,7 +307,7 @@ def test_nothing_is_read_in_front_of_a_text_or_behind_it(n_rapid):
     whole = np.frombuffer(b"Decode batch", np.uint8)
     for begin, end in ((1, 12), (0, 11), (3, 9)):
         assert MARKS.of_lines(whole[begin:end], np.array([0, end - begin])).tolist() == [0]
-    assert native.find_ends(native.library(), np.frombuffer(b"a\r\n", np.uint8)[:2])[2] == 0
+    assert native.find_lines(native.library(), np.frombuffer(b"a\r\n", np.uint8)[:2])[2] == 0
 
 
 def test_literal_over_two_texts_is_in_neither_though_another_begins_in_the_second(n_rapid):
@@ -322,28 +322,35 @@ def test_nothing_is_read_from_a_buffer_that_was_given_back(tmp_path, monkeypatch
     path.write_text("\n".join(kinds[n // 400 % 2](n % 60, n % 50) + "\nother {}" for n in range(4000)) + "\n")
     always(monkeypatch)
     plain = read(path)
-    read_aside, n_given = lines.StoredBytes.read_aside, []
+    n_given = []
+
+    class Spoiling(list):
+        def append(self, array):
+            array[:] = 55
+            n_given.append(array.dtype.itemsize)
+            super().append(array)
+
+    read_aside, clean = lines.StoredBytes.read_aside, lines.FileReader._clean
 
     def read_and_spoil(source, size, room):
-        data, give_back = read_aside(source, size, room)
+        source._free = source._free if isinstance(source._free, Spoiling) else Spoiling()
+        return read_aside(source, size, room)
 
-        def spoil():
-            give_back()
-            data[:] = ord("7")
-            n_given.append(1)
-
-        return data, spoil
+    def clean_and_spoil(reader, data, **others):
+        reader._rooms = reader._rooms if isinstance(reader._rooms, Spoiling) else Spoiling()
+        return clean(reader, data, **others)
 
     monkeypatch.setattr(lines.StoredBytes, "read_aside", read_and_spoil)
+    monkeypatch.setattr(lines.FileReader, "_clean", clean_and_spoil)
     for threads in ("1", "2"):
         monkeypatch.setenv("ROOFLOG_THREADS", threads)
         monkeypatch.setattr(scan.scan_file, "__defaults__", (None, 50_000))
         assert_same(plain, read(path))
-    assert len(n_given) > 20
+    assert n_given.count(1) > 20 and n_given.count(8) > 20
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ends_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
+def test_lines_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
     rng = random.Random(seed)
     usual = b"abc DEF 123, \n"
     for size in [*range(200), *[300] * 200]:
@@ -352,18 +359,20 @@ def test_ends_and_odd_bytes_are_those_python_finds(seed, monkeypatch, n_rapid):
         for code in (*odd, rng.choice("\u0085\u00a0\u2029\u202e\u202f\u2065\u2069\u206a").encode()):
             at = rng.randint(0, len(text))
             text = text[:at] + code + text[at:]
-        ends, flags, n_returns = native.find_ends(native.library(), text)
+        offsets, *told = native.find_lines(native.library(), text)
         monkeypatch.setenv("ROOFLOG_NATIVE", "0")
-        expected_ends, expected_flags, expected_returns = lines._find_ends(np.frombuffer(text, np.uint8))
+        expected, *expected_told = lines._find_lines(np.frombuffer(text, np.uint8))
         monkeypatch.setenv("ROOFLOG_NATIVE", "1")
-        assert ends.tolist() == expected_ends.tolist() == [m.end() for m in re.finditer(b"\n", text)]
-        assert (flags, n_returns) == (expected_flags, expected_returns), text
+        begins = [0, *(match.end() for match in re.finditer(b"[^\n]*\n|[^\n]+", text))]
+        assert offsets.tolist() == expected.tolist() == begins
+        assert told == expected_told, text
+        assert told[2] == max(np.diff(begins), default=0)
 
 
 def test_lines_that_went_into_another_are_no_longer_counted():
     text = np.frombuffer(b"Decode batch\n HTTP/2\"\nno\n", np.uint8)
     offsets = np.array([0, 13, 22, 25])
-    found = ChunkLines(lines.Chunk(7, text, offsets, False, 0), MARKS.of_lines(text, offsets))
+    found = ChunkLines(lines.Chunk(7, text, offsets, False, 0, 13), MARKS.of_lines(text, offsets))
     assert [found.count(STATISTIC), found.count(ACCESS, GONE), found.rows(ACCESS, GONE).tolist()] == [1, 1, [1]]
     found.mark([8], gone=True)
     assert [found.count(STATISTIC), found.count(ACCESS, GONE), found.rows(ACCESS, GONE).tolist()] == [1, 0, []]

@@ -40,8 +40,6 @@ NOTHING = 0
 STATISTIC, ACCESS, RARE, ANEW, IN_DOCKER, IN_CRI, GONE = (2**bit for bit in range(7))
 """Bits; a line that is gone is part of another."""
 
-_BYTES = np.arange(256)
-
 _FEW_ROWS = 2000
 """Rows up to which a table of them is made faster than one of all lines."""
 
@@ -58,6 +56,12 @@ MARKS = Marks(
 line, or one that a CRI runtime split, does it surely begin anew, or in docker's JSON."""
 
 NO_LINES = pl.DataFrame(schema={"line_no": pl.Int64, "text": pl.String})
+
+
+@functools.lru_cache(maxsize=64)
+def _marks_with(has: int, lacks: int) -> np.ndarray:
+    """Return the numbers for marks that have one and lack some."""
+    return np.flatnonzero((np.arange(256) & (has | lacks)) == has)
 
 
 class ChunkLines:
@@ -107,7 +111,7 @@ class ChunkLines:
         """Return how many lines have one mark and lack some."""
         if self._counts is None:
             self._counts = MARKS.count(self.marks)
-        return int(self._counts[(_BYTES & (has | lacks)) == has].sum())
+        return int(self._counts[_marks_with(has, lacks)].sum())
 
     def rows(self, has: int, lacks: int = NOTHING, n_wanted: int | None = None) -> np.ndarray:
         """Return the lines that have one mark and lack some; only the first of them where so many are wanted."""

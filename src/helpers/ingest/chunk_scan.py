@@ -108,7 +108,8 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
         What chunks before found out about the log.
     """
     scan = ChunkScan()
-    scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
+    if chunk.longest_bytes > LONG_LINE_BYTES:
+        scan.oddities["long_lines"] += int((np.diff(chunk.offsets) > LONG_LINE_BYTES).sum())
     lines = _readable_lines(scan, chunk)
     guesses = no_guesses()
     if lines.count(NOTHING, ANEW):

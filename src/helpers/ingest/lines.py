@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 16 * 2**20
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
 
-_PROBE_BYTES = 2**18
+_PROBE_BYTES = 2**16
 """Read first from where a chunk shall end, to find the end of a line there."""
 
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))
@@ -44,18 +44,23 @@ def _nothing() -> None:
 
 @dataclass
 class Chunk:
-    """Whole lines of a file: valid UTF-8 without NUL bytes; line k begins at ``offsets[k]``."""
+    """Whole lines of a file: valid UTF-8 without NUL bytes; line k begins at ``offsets[k]``.
+
+    Once the chunk is given back, its arrays may be another's.
+    """
 
     first_line_no: int
     data: np.ndarray
-    """The text as uint8; it may be another's once the chunk is given back."""
+    """The text as uint8."""
     offsets: np.ndarray
     ends_open: bool
     """The last line has no line feed: it may have been cut."""
     odd: int
     """What the text holds beside plain lines: the HAS_ flags of `native`."""
+    longest_bytes: int
+    """Its longest line."""
     give_back: Callable[[], None] = _nothing
-    """To be called when nothing more is read from ``data``; it saves memory and time, and may be left out."""
+    """To be called when nothing more is read from the arrays; it saves memory and time, and may be left out."""
 
     @functools.cached_property
     def text(self) -> bytes:
@@ -98,6 +103,8 @@ class FileReader:
     _rest: bytes = b""
     """Read, and not yet known to end with a line."""
     _is_done: bool = False
+    _rooms: list[np.ndarray] = field(default_factory=list)
+    """Arrays for the places of lines that were given back."""
 
     def chunks(self, report: Callable[[int], None] | None = None) -> Iterator[Chunk]:
         """Yield the file in chunks of whole lines.
@@ -197,15 +204,23 @@ class FileReader:
     ) -> Chunk:
         """Count what is odd in a run of lines and make it valid text."""
         self.oddities["truncated_last_line"] += ends_open
-        ends, odd, n_returns = _find_ends(data)
+        room = self._rooms.pop() if self._rooms else None
+        offsets, odd, n_returns, longest_bytes = _find_lines(data, room)
         self.oddities["crlf"] += n_returns
         if odd & (native.HAS_NUL | native.HAS_HIGH):
             valid = self._valid(data, odd)
             if valid is not data:
                 data, give_back = valid, _nothing
-                ends, odd, _ = _find_ends(data)
-        offsets = np.concatenate([[0], ends, [len(data)] if ends_open else []]).astype(np.int64, copy=False)
-        chunk = Chunk(self.n_lines + 1, data, offsets, ends_open, odd, give_back)
+                offsets, odd, _, longest_bytes = _find_lines(data, room)
+                if ends_open and valid[-1:].tobytes() in (b"", b"\n"):  # the last line was of NUL bytes alone
+                    offsets = np.append(offsets, len(data))
+
+        def give_all_back() -> None:
+            give_back()
+            if offsets.base is not None:
+                self._rooms.append(offsets.base)
+
+        chunk = Chunk(self.n_lines + 1, data, offsets, ends_open, odd, longest_bytes, give_all_back)
         self.n_lines += len(offsets) - 1
         return chunk
 
@@ -228,19 +243,22 @@ def _bytes_of(text: bytes) -> np.ndarray:
     return np.frombuffer(text, np.uint8)
 
 
-def _find_ends(data: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return where lines end behind their line feeds, what else is there (HAS_ flags of `native`), and CR LF in it."""
+def _find_lines(data: np.ndarray, room: np.ndarray | None = None) -> tuple[np.ndarray, int, int, int]:
+    """Return where lines begin and the text ends, what it holds (HAS_ flags), its CR LF, and its longest line."""
     library = native.library()
     if library is not None:
-        return native.find_ends(library, data)
+        return native.find_lines(library, data, room)
     text = data.tobytes()
-    ends = np.flatnonzero(data == ord("\n")) + 1
+    offsets = np.concatenate([[0], np.flatnonzero(data == ord("\n")) + 1]).astype(np.int64, copy=False)
+    if offsets[-1] != len(data):
+        offsets = np.append(offsets, len(data))
     is_there = {
         native.HAS_CONTROL: len(text.translate(None, _ODD_CODES)) < len(text), native.HAS_HIGH: not text.isascii(),
         native.HAS_RETURN: b"\r" in text, native.HAS_NUL: b"\0" in text, native.HAS_ESCAPE: b"\x1b" in text,
         native.HAS_WIDE_CONTROL: _WIDE_CONTROL.search(text) is not None,
     }
-    return ends, sum(flag for flag, is_so in is_there.items() if is_so), text.count(b"\r\n")
+    odd = sum(flag for flag, is_so in is_there.items() if is_so)
+    return offsets, odd, text.count(b"\r\n"), int(np.diff(offsets).max(initial=0))
 
 
 def split_lines(chunk: Chunk) -> pl.DataFrame:

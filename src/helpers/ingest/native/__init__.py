@@ -1,4 +1,4 @@
-"""What is compiled: ends of lines, literals in lines and records, without Python's lock (`lines.c`).
+"""What is compiled: begins of lines, literals in lines and records, without Python's lock (`lines.c`).
 
 Built when the package is installed, if there is a C compiler. Without it everything is read as text, several times
 slower and with the same result.
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 HAS_CONTROL, HAS_HIGH, HAS_RETURN, HAS_NUL, HAS_ESCAPE, HAS_WIDE_CONTROL = 1, 2, 4, 8, 16, 32
-"""What `find_ends` tells of a whole text: control codes of ASCII that are no tab and no end of a line (NUL and escape
+"""What `find_lines` tells of a whole text: control codes of ASCII that are no tab and no end of a line (NUL and escape
 are some), bytes above 127, carriage returns, control codes of Unicode (directions of writing are some)."""
 
 SWITCH = "ROOFLOG_NATIVE"
@@ -50,8 +50,8 @@ def load() -> ctypes.CDLL | None:
         expected = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
         if library.source_hash() != expected.encode():
             return None
-    library.find_ends.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p]
-    library.find_ends.restype = c_int64
+    library.find_lines.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p]
+    library.find_lines.restype = c_int64
     library.mark_lines.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]
     library.mark_lines.restype = None
     library.count_marks.argtypes = [c_void_p, c_int64, c_void_p]
@@ -71,18 +71,28 @@ def library() -> ctypes.CDLL | None:
 _FEW_BYTES = 16
 """Logs have longer lines on average; where they have not, room is made for as many lines as there are bytes."""
 
+_GROUP_BYTES = 64
+"""As in `lines.c`: room is asked for as many lines at once."""
 
-def find_ends(library: ctypes.CDLL, text: Text) -> tuple[np.ndarray, int, int]:
-    """Return where lines end behind their line feeds, the HAS_ flags of the text, and the number of CR LF in it."""
-    odd, n_returns = c_uint32(), c_int64()
+
+def find_lines(
+    library: ctypes.CDLL, text: Text, room: np.ndarray | None = None
+) -> tuple[np.ndarray, int, int, int]:
+    """Return where lines begin and the text ends, its HAS_ flags, the number of CR LF in it, and its longest line.
+
+    ``room`` is an array of int64 that the places are written to if it is large enough.
+    """
+    odd, n_returns, longest = c_uint32(), c_int64(), c_int64()
     for n_room in (len(text) // _FEW_BYTES, len(text)):
-        ends = np.empty(n_room, np.int64)
-        n_ends = library.find_ends(
-            address(text), len(text), ends.ctypes.data, n_room, ctypes.byref(odd), ctypes.byref(n_returns)
+        n_needed = n_room + _GROUP_BYTES + 1
+        offsets = room if room is not None and len(room) >= n_needed else np.empty(n_needed, np.int64)
+        n_lines = library.find_lines(
+            address(text), len(text), offsets.ctypes.data, len(offsets), ctypes.byref(odd), ctypes.byref(n_returns),
+            ctypes.byref(longest),
         )
-        if n_ends >= 0:
+        if n_lines >= 0:
             break
-    return ends[:n_ends], odd.value, n_returns.value
+    return offsets[: n_lines + 1], odd.value, n_returns.value, longest.value
 
 
 def read_records(

@@ -22,7 +22,16 @@ static inline uint32_t load32(bytes p) { uint32_t word; memcpy(&word, p, 4); ret
 
 static inline uint64_t load64(bytes p) { uint64_t word; memcpy(&word, p, 8); return word; }
 
-/* ---- ends of lines -------------------------------------------------------------------------------------------- */
+#define SPREAD 0x9E3779B97F4A7C15u /* 2^64 over the golden ratio: mixes the bits of a number */
+
+static inline uint64_t mix(uint64_t mixed, uint64_t word) {
+  mixed = (mixed ^ word) * SPREAD;
+  return mixed ^ (mixed >> 29);
+}
+
+static inline int is_digit(uint8_t code) { return (uint8_t)(code - '0') < 10; }
+
+/* ---- lines ---------------------------------------------------------------------------------------------------- */
 
 enum { HAS_CONTROL = 1, HAS_HIGH = 2, HAS_RETURN = 4, HAS_NUL = 8, HAS_ESCAPE = 16, HAS_WIDE_CONTROL = 32 };
 
@@ -55,54 +64,66 @@ static uint32_t odd_in(bytes at, int64_t n, bytes end, int64_t *n_returns) {
 
 /* Which of 64 bytes are line feeds, a bit each; `is_odd` if any other is no plain character. */
 static inline uint64_t line_feeds(bytes at, int *is_odd) {
-  uint64_t feeds = 0, odd = 0;
+  uint64_t feeds = 0;
 #ifdef __SSE2__
+  const __m128i last = _mm_set1_epi8('~' - ' ');
+  __m128i most = _mm_setzero_si128();
   for (int k = 0; k < GROUP_BYTES / 16; k++) {
     __m128i codes = _mm_loadu_si128((const __m128i *)(at + 16 * k));
     __m128i is_feed = _mm_cmpeq_epi8(codes, _mm_set1_epi8('\n'));
-    /* as signed numbers, bytes above 127 are below 32 too */
-    __m128i is_low = _mm_or_si128(_mm_cmplt_epi8(codes, _mm_set1_epi8(32)), _mm_cmpeq_epi8(codes, _mm_set1_epi8(127)));
     feeds |= (uint64_t)(uint16_t)_mm_movemask_epi8(is_feed) << (16 * k);
-    odd |= (uint64_t)(uint16_t)_mm_movemask_epi8(is_low) << (16 * k);
+    /* plain characters are ' ' to '~': without a sign, those below are far above */
+    most = _mm_max_epu8(most, _mm_andnot_si128(is_feed, _mm_sub_epi8(codes, _mm_set1_epi8(' '))));
   }
+  *is_odd = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(most, last), last)) != 0xFFFF;
 #else
+  uint64_t odd = 0;
   for (int k = 0; k < GROUP_BYTES; k++) {
     feeds |= (uint64_t)(at[k] == '\n') << k;
-    odd |= (uint64_t)(at[k] < 32 || at[k] > 126) << k;
+    odd |= (uint64_t)(at[k] < ' ' || at[k] > '~') << k;
   }
-#endif
   *is_odd = odd != feeds;
+#endif
   return feeds;
 }
 
-/* Write where lines end behind their line feeds; return their number, -1 if there is no room for so many. `odd` gets
-   the HAS_ flags of the whole text (control codes are those that are no tab, no return and no line feed), `n_returns`
-   the number of returns right before a line feed. */
-int64_t find_ends(bytes text, int64_t n, int64_t *ends, int64_t n_room, uint32_t *odd, int64_t *n_returns) {
-  int64_t n_ends = 0, start = 0;
+/* Write where lines begin, and last where the text ends; return the number of lines, -1 if there is no room for so many.
+   `odd` gets the HAS_ flags of the whole text (control codes are those that are no tab, no return and no line feed),
+   `n_returns` the number of returns right before a line feed, `longest` the bytes of the longest line. */
+int64_t find_lines(bytes text, int64_t n, int64_t *offsets, int64_t n_room, uint32_t *odd, int64_t *n_returns,
+                   int64_t *longest) {
+  int64_t n_lines = 0, start = 0, begin = 0;
   *odd = 0;
-  *n_returns = 0;
-  for (; start + GROUP_BYTES <= n; start += GROUP_BYTES) {
-    int is_odd;
-    uint64_t feeds = line_feeds(text + start, &is_odd);
-    if (is_odd) *odd |= odd_in(text + start, GROUP_BYTES, text + n, n_returns);
-    if (n_ends + GROUP_BYTES > n_room) return -1;
-    for (; feeds; feeds &= feeds - 1) ends[n_ends++] = start + __builtin_ctzll(feeds) + 1;
+  *n_returns = *longest = 0;
+  offsets[0] = 0;
+  for (; start < n; start += GROUP_BYTES) {
+    int is_odd = 1;
+    int64_t size = n - start < GROUP_BYTES ? n - start : GROUP_BYTES;
+    uint64_t feeds = 0;
+    if (size == GROUP_BYTES) feeds = line_feeds(text + start, &is_odd);
+    else
+      for (int64_t k = 0; k < size; k++) feeds |= (uint64_t)(text[start + k] == '\n') << k;
+    if (is_odd) *odd |= odd_in(text + start, size, text + n, n_returns);
+    if (n_lines + GROUP_BYTES + 1 > n_room) return -1;
+    for (; feeds; feeds &= feeds - 1) {
+      int64_t line_end = start + __builtin_ctzll(feeds) + 1;
+      if (line_end - begin > *longest) *longest = line_end - begin;
+      offsets[++n_lines] = begin = line_end;
+    }
   }
-  *odd |= odd_in(text + start, n - start, text + n, n_returns);
-  if (n_ends + n - start > n_room) return -1;
-  for (; start < n; start++)
-    if (text[start] == '\n') ends[n_ends++] = start + 1;
-  return n_ends;
+  if (begin == n) return n_lines;
+  if (n - begin > *longest) *longest = n - begin;
+  offsets[++n_lines] = n;
+  return n_lines;
 }
 
 /* ---- literals in lines ---------------------------------------------------------------------------------------- */
 
 /* Every literal has as many windows of WINDOW_BYTES as a step has bytes, one byte apart: a look at every place a step
    apart meets one of them. */
-#define BLOCK_BYTES 16384 /* stays in a core's first cache between two looks at it */
 #define STEP 4
 #define WINDOW_BYTES 3
+#define HASH_BITS 16
 
 struct entry { /* a window of a literal */
   uint64_t value, mask; /* the literal from the window on, up to eight bytes */
@@ -121,9 +142,11 @@ struct search {
   const uint64_t *first_masks; /* eight bytes of the line under the mask */
   const uint64_t *first_values; /* equal the value */
   bytes beginning_marks;
+  const int64_t *numbered;     /* place and bytes of each literal with digits, in the pool once more with NUL for them */
+  int64_t n_numbered;
 };
 
-static inline uint32_t hash_of(uint32_t word) { return ((word & 0xFFFFFF) * 2654435761u) >> 16; }
+static inline uint32_t hash_of(uint32_t word) { return ((word & 0xFFFFFF) * 2654435761u) >> (32 - HASH_BITS); }
 
 /* Eight bytes, zeros behind the end. */
 static inline uint64_t load64_until(bytes p, bytes end) {
@@ -141,49 +164,184 @@ static inline uint8_t begin_mark(bytes line, bytes end, const struct search *sea
   return mark;
 }
 
-/* Whether the literal of an entry stands in the text where its window was met. */
-static inline int stands(bytes at, bytes first, bytes end, const struct entry *entry, const struct search *search) {
-  if ((load64_until(at, end) & entry->mask) != entry->value) return 0;
-  bytes begin = at - entry->back;
-  if (begin < first || end - begin < entry->n_bytes) return 0;
-  return (entry->back == 0 && entry->n_bytes <= 8) || !memcmp(begin, search->pool + entry->at, entry->n_bytes);
+/* ---- lines alike ---------------------------------------------------------------------------------------------- */
+
+/* Most lines of a log are like one before but for digits at the same places: stamps, addresses, counts. Such a line has
+   the marks of the one before. Only where a literal has digits of its own (`numbered`) they must be the same too. */
+#define N_SHAPES 512 /* in pairs; logs have some fifty that come again and again */
+#define SHAPE_BYTES 128
+#define MIN_SHAPE_BYTES 16 /* shorter lines are searched as fast */
+#define VECTOR_BYTES 16
+#define MAX_KEPT 16
+
+struct shape {
+  uint64_t key;
+  bytes line;
+  int64_t n_bytes, k, last_k; /* its number, and that of the last line like it */
+  int64_t n_kept;             /* digits that may be of a literal; below 0 while they were not looked for */
+  uint8_t kept_at[MAX_KEPT];
+  uint8_t text[SHAPE_BYTES];  /* of the line, NUL for each digit and behind its end */
+};
+
+#ifdef __SSE2__
+static const uint8_t ONES_THEN_ZEROS[2 * VECTOR_BYTES] = {255, 255, 255, 255, 255, 255, 255, 255,
+                                                          255, 255, 255, 255, 255, 255, 255, 255};
+
+static inline __m128i without_digits(bytes at) {
+  __m128i codes = _mm_loadu_si128((const __m128i *)at), above = _mm_sub_epi8(codes, _mm_set1_epi8('0'));
+  return _mm_andnot_si128(_mm_cmpeq_epi8(_mm_min_epu8(above, _mm_set1_epi8(9)), above), codes);
 }
 
-/* Mark line k, text[offsets[k]] to text[offsets[k + 1]], with the marks of all literals it holds. */
-void mark_lines(bytes text, const int64_t *offsets, int64_t n_lines, const struct search *search, uint8_t *marks) {
-  if (!n_lines) return;
-  bytes first = text + offsets[0], end = text + offsets[n_lines];
-  uint16_t found[BLOCK_BYTES / STEP];
-  int64_t line = 0;
-  for (int64_t k = 0; k < n_lines; k++) marks[k] = begin_mark(text + offsets[k], text + offsets[k + 1], search);
-  for (bytes block = first; block < end; block += BLOCK_BYTES) {
-    int is_last = end - block < BLOCK_BYTES + 4;
-    int64_t size = is_last && end - block < BLOCK_BYTES ? end - block : BLOCK_BYTES, n_found = 0;
-    for (int64_t i = 0; i < size; i += STEP) {
-      uint32_t hash = hash_of(is_last ? (uint32_t)load64_until(block + i, end) : load32(block + i));
-      found[n_found] = (uint16_t)i;
-      n_found += search->is_known[hash];
-    }
-    for (int64_t j = 0; j < n_found; j++) {
-      bytes at = block + found[j];
-      uint32_t hash = hash_of((uint32_t)load64_until(at, end));
-      for (int32_t k = search->starts[hash]; k < search->starts[hash + 1]; k++) {
-        const struct entry *entry = &search->entries[k];
-        if (!stands(at, first, end, entry, search)) continue;
-        int64_t begin = at - entry->back - text;
-        while (offsets[line + 1] <= begin) line++;
-        int64_t mine = line; /* another literal may have led to a later line */
-        while (offsets[mine] > begin) mine--;
-        if (offsets[mine + 1] >= begin + entry->n_bytes) marks[mine] |= (uint8_t)entry->mark;
-      }
+/* Write the shape of a line of n bytes; return its key. A vector can be read wherever the line has a byte. */
+static inline uint64_t write_shape(bytes line, int64_t n, uint8_t *text) {
+  __m128i mixed = _mm_setzero_si128();
+  for (int64_t at = 0; at <= n; at += VECTOR_BYTES) {
+    int64_t n_behind = at + VECTOR_BYTES <= n ? 0 : at + VECTOR_BYTES - n;
+    __m128i is_mine = _mm_loadu_si128((const __m128i *)(ONES_THEN_ZEROS + n_behind));
+    __m128i codes = _mm_and_si128(without_digits(line + at), is_mine);
+    _mm_store_si128((__m128i *)(text + at), codes);
+    mixed = _mm_add_epi32(_mm_shuffle_epi32(mixed, 0x39), codes);
+  }
+  uint64_t first = (uint64_t)_mm_cvtsi128_si64(mixed);
+  return mix(mix((uint64_t)n, first), (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(mixed, mixed)));
+}
+
+static inline int is_same_text(const uint8_t *one, const uint8_t *other, int64_t n) {
+  __m128i is_same = _mm_set1_epi8(-1);
+  for (int64_t at = 0; at < n; at += VECTOR_BYTES)
+    is_same = _mm_and_si128(is_same, _mm_cmpeq_epi8(_mm_load_si128((const __m128i *)(one + at)),
+                                                    _mm_loadu_si128((const __m128i *)(other + at))));
+  return _mm_movemask_epi8(is_same) == 0xFFFF;
+}
+#endif
+
+/* Find the digits of a shape that may be of a literal. */
+static void find_kept(struct shape *shape, const struct search *search) {
+  shape->n_kept = 0;
+  for (int64_t j = 0; j < search->n_numbered; j++) {
+    bytes literal = search->pool + search->numbered[2 * j], at = shape->text, end = shape->text + shape->n_bytes;
+    int64_t n = search->numbered[2 * j + 1];
+    for (; end - at >= n; at++) {
+      if (memcmp(at, literal, n)) continue;
+      for (int64_t i = 0; i < n; i++)
+        if (!literal[i] && shape->n_kept++ < MAX_KEPT) shape->kept_at[shape->n_kept - 1] = (uint8_t)(at - shape->text + i);
     }
   }
 }
 
+/* Whether a line has the same digits as that of its shape wherever they may be of a literal. */
+static inline int has_kept(bytes line, struct shape *shape, const struct search *search) {
+  if (shape->n_kept < 0) find_kept(shape, search);
+  if (shape->n_kept > MAX_KEPT) return 0;
+  for (int64_t j = 0; j < shape->n_kept; j++)
+    if (line[shape->kept_at[j]] != shape->line[shape->kept_at[j]]) return 0;
+  return 1;
+}
+
+/* The earlier line that has the marks of line k, which has n bytes; -1 if none is known. It is kept then. */
+static inline int64_t find_alike(bytes line, int64_t n, int64_t k, bytes end, const struct search *search,
+                                 struct shape *shapes) {
+#ifdef __SSE2__
+  if (n < MIN_SHAPE_BYTES || n >= SHAPE_BYTES || end - line < SHAPE_BYTES) return -1;
+  _Alignas(VECTOR_BYTES) uint8_t text[SHAPE_BYTES];
+  uint64_t key = write_shape(line, n, text);
+  struct shape *pair = &shapes[key % N_SHAPES & ~1ull];
+  struct shape *shape = &pair[pair[1].key == key];
+  if (shape->key == key && shape->n_bytes == n && is_same_text(text, shape->text, n) && has_kept(line, shape, search)) {
+    shape->last_k = k;
+    return shape->k;
+  }
+  shape = &pair[pair[1].last_k < pair[0].last_k];
+  shape->key = key, shape->line = line, shape->n_bytes = n, shape->k = shape->last_k = k, shape->n_kept = -1;
+  memcpy(shape->text, text, SHAPE_BYTES);
+#endif
+  return -1;
+}
+
+/* ---- marks of lines ------------------------------------------------------------------------------------------- */
+
+#define MAX_TOGETHER 256 /* lines; their bytes stay in a core's first cache until they are marked */
+#define MAX_FOUND 2048
+#define AHEAD_BYTES 640 /* what is asked for of the text before it is looked at */
+
+struct marking {
+  bytes text, end;
+  const int64_t *offsets;
+  const struct search *search;
+  uint8_t *marks;
+  struct shape shapes[N_SHAPES];
+  int64_t n_found, first_line;
+  bytes found[MAX_FOUND]; /* places where a window may stand, in their order, in first_line or later */
+};
+
+/* Mark lines with the literals that stand at the places found. */
+static void mark_found(struct marking *m) {
+  int64_t k = m->first_line;
+  for (int64_t j = 0; j < m->n_found; j++) {
+    bytes at = m->found[j];
+    uint64_t word = load64_until(at, m->end);
+    uint32_t hash = hash_of((uint32_t)word);
+    for (int32_t e = m->search->starts[hash]; e < m->search->starts[hash + 1]; e++) {
+      const struct entry *entry = &m->search->entries[e];
+      if ((word & entry->mask) != entry->value) continue;
+      while (m->text + m->offsets[k + 1] <= at) k++;
+      bytes begin = at - entry->back, line_end = m->text + m->offsets[k + 1];
+      if (begin < m->text + m->offsets[k] || line_end - begin < entry->n_bytes) continue;
+      if (!memcmp(begin, m->search->pool + entry->at, entry->n_bytes)) m->marks[k] |= (uint8_t)entry->mark;
+    }
+  }
+  m->n_found = 0;
+  m->first_line = k;
+}
+
+/* Find the places of line k where a window may stand. */
+static inline void find_places(struct marking *m, int64_t k) {
+  bytes at = m->text + m->offsets[k], line_end = m->text + m->offsets[k + 1];
+  int is_inside = m->end - line_end >= 4;
+  while (at < line_end) {
+    bytes stop = line_end - at < STEP * MAX_FOUND / 2 ? line_end : at + STEP * MAX_FOUND / 2;
+    if (m->n_found > MAX_FOUND / 2) mark_found(m);
+    int64_t n = m->n_found;
+    for (; at < stop; at += STEP) {
+      m->found[n] = at;
+      n += m->search->is_known[hash_of(is_inside ? load32(at) : (uint32_t)load64_until(at, m->end))];
+    }
+    m->n_found = n;
+  }
+}
+
+/* Mark the lines from k to `stop`, MAX_TOGETHER at most. */
+static void mark_together(struct marking *m, int64_t k, int64_t stop) {
+  int64_t alike[MAX_TOGETHER][2], n_alike = 0;
+  for (; k < stop; k++) {
+    bytes line = m->text + m->offsets[k], line_end = m->text + m->offsets[k + 1];
+    __builtin_prefetch(line_end + AHEAD_BYTES);
+    int64_t other = find_alike(line, line_end - line, k, m->end, m->search, m->shapes);
+    if (other >= 0) {
+      alike[n_alike][0] = k;
+      alike[n_alike++][1] = other;
+      continue;
+    }
+    m->marks[k] = begin_mark(line, line_end, m->search);
+    find_places(m, k);
+  }
+  mark_found(m);
+  for (int64_t j = 0; j < n_alike; j++) m->marks[alike[j][0]] = m->marks[alike[j][1]];
+}
+
+/* Mark line k, text[offsets[k]] to text[offsets[k + 1]], with the marks of all literals it holds. */
+void mark_lines(bytes text, const int64_t *offsets, int64_t n_lines, const struct search *search, uint8_t *marks) {
+  struct marking m = {.text = text, .end = text + offsets[n_lines], .offsets = offsets, .search = search, .marks = marks};
+  for (int64_t k = 0; k < n_lines; k += MAX_TOGETHER)
+    mark_together(&m, k, n_lines - k < MAX_TOGETHER ? n_lines : k + MAX_TOGETHER);
+}
+
 /* Count the lines with each number for marks. */
 void count_marks(bytes marks, int64_t n_lines, int64_t *counts) {
-  memset(counts, 0, 256 * sizeof *counts);
-  for (int64_t k = 0; k < n_lines; k++) counts[marks[k]]++;
+  uint32_t some[4][256] = {{0}}; /* neighbours are often the same: to count them in one place, each waits for the last */
+  for (int64_t k = 0; k < n_lines; k++) some[k % 4][marks[k]]++;
+  for (int mark = 0; mark < 256; mark++)
+    counts[mark] = (int64_t)some[0][mark] + some[1][mark] + some[2][mark] + some[3][mark];
 }
 
 /* ---- records -------------------------------------------------------------------------------------------------- */
@@ -237,8 +395,6 @@ struct reader {
 
 static const int64_t POWERS[MAX_DECIMALS + 1] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
 
-static inline int is_digit(uint8_t code) { return (uint8_t)(code - '0') < 10; }
-
 /* The digits from `at` on; as many as there are, 16 at most. */
 static inline int64_t read_digits(bytes at, bytes end, int64_t *n_digits) {
   int64_t number = 0;
@@ -277,13 +433,6 @@ static inline uint64_t masked(bytes line, bytes end, int64_t k, int64_t n_bytes,
   uint64_t word = 0;
   memcpy(&word, at, n_bytes - 8 * k < 8 ? n_bytes - 8 * k : 8);
   return word & masks[k];
-}
-
-#define SPREAD 0x9E3779B97F4A7C15u /* 2^64 over the golden ratio */
-
-static inline uint64_t mix(uint64_t mixed, uint64_t word) {
-  mixed = (mixed ^ word) * SPREAD;
-  return mixed ^ (mixed >> 29);
 }
 
 /* As `rapid.py` asks it to place heads in their table. */
