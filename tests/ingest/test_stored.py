@@ -104,6 +104,36 @@ def test_no_buffer_is_left_when_all_is_hashed(tmp_path, monkeypatch, threads):
         gc.enable()
 
 
+def test_buffers_of_a_closed_source_go_one_by_one_as_they_are_hashed(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLOG_THREADS", "2")
+    update, may_go = Hashing._update, [threading.Event() for _ in range(4)]
+    gates = iter(may_go)
+
+    def gated(self, data, done):
+        next(gates).wait(20)
+        update(self, data, done)
+
+    monkeypatch.setattr(Hashing, "_update", gated)
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 20_000)
+    source = StoredBytes(str(path))
+    buffers = []
+    for _ in range(4):
+        data, give_back = source.read_aside(5000, 5000)
+        buffers.append(weakref.ref(data.base))
+        give_back()
+    del data, give_back
+    digest = source.digest()
+    source.close()
+    for number, gate in enumerate(may_go):
+        assert [each() is not None for each in buffers[number:]] == [True] * (4 - number)
+        gate.set()
+        for _ in range(100):
+            time.sleep(0.01 * (buffers[number]() is not None))
+        assert buffers[number]() is None
+    assert digest() == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def test_buffers_begin_where_a_large_page_does():
     for size in (1, 5000, 2**21, 2**23):
         buffer = stored._new_buffer(size)
