@@ -119,6 +119,7 @@ def test_source_names_hash_and_size(tmp_path):
     ("byte order mark", b"\xef\xbb\xbf" + TEXT, {}),
     ("utf-16", TEXT.decode().encode("utf-16"), {"utf16": 1}),
     ("a line of 1 MB", b"x" * 1_000_000 + b"\n" + TEXT, {"long_lines": 1}),
+    ("lines of 0.1 MB, and one byte more", b"x" * 99_999 + b"\n" + b"x" * 100_000 + b"\n" + TEXT, {"long_lines": 1}),
     ("a record behind 1 MB", b"x" * 1_000_000 + TEXT, {"long_lines": 1}),
     ("last line without line feed", TEXT[:-1], {"truncated_last_line": 1}),
 ])

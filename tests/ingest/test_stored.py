@@ -96,7 +96,7 @@ def test_no_buffer_is_left_when_all_is_hashed(tmp_path, monkeypatch, threads):
         digest = source.digest()
         source.close()
         assert digest() == hashlib.sha256(path.read_bytes()).hexdigest()
-        del digest, source
+        del digest
         for _ in range(100):  # the thread lets the last one go after it is hashed
             time.sleep(0.01 * any(each() is not None for each in buffers))
         assert [each() is not None for each in buffers] == [False] * 20
@@ -123,6 +123,7 @@ def test_buffers_of_a_closed_source_go_one_by_one_as_they_are_hashed(tmp_path, m
         buffers.append(weakref.ref(data.base))
         give_back()
     del data, give_back
+    assert source._free == []  # given back, and not hashed
     digest = source.digest()
     source.close()
     for number, gate in enumerate(may_go):

@@ -210,7 +210,7 @@ class FileReader:
         if odd & (native.HAS_NUL | native.HAS_HIGH):
             valid = self._valid(data, odd)
             if valid is not data:
-                data, give_back = valid, _nothing
+                data = valid
                 offsets, odd, _, longest_bytes = _find_lines(data, room)
                 if ends_open and valid[-1:].tobytes() in (b"", b"\n"):  # the last line was of NUL bytes alone
                     offsets = np.append(offsets, len(data))
