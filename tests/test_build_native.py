@@ -73,6 +73,31 @@ def test_the_real_source_compiles_and_is_the_one_that_runs(tmp_path, monkeypatch
 
 
 @needs_compiler
+def test_a_library_that_was_cut_is_not_loaded(tmp_path):
+    """In processes of their own: where it is loaded, the system kills them (SIGBUS)."""
+    source, library = sources(tmp_path, (Path(native.__file__).parent / "lines.c").read_text(encoding="utf-8"))
+    compile_library(source, library)
+    whole = library.read_bytes()
+    script = ("import sys, pathlib; from helpers.ingest import native; native._FOLDER = pathlib.Path(sys.argv[1]); "
+              "print(native.load() is None)")
+    for n_bytes in (len(whole), len(whole) - 1, 12_000, 1000, 61, 0):
+        library.unlink()
+        library.write_bytes(whole[:n_bytes])
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, str(n_bytes < len(whole))), (n_bytes, done.stderr)
+
+
+@needs_compiler
+def test_another_library_under_the_name_is_not_used(tmp_path, monkeypatch):
+    source, library = sources(tmp_path, "int another(void) { return 1; }\n")
+    command = [*build_native.compiler(os.environ), "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    assert native.load.__wrapped__() is None
+
+
+@needs_compiler
 def test_the_users_flags_are_used_and_cannot_change_how_numbers_are_read(tmp_path):
     source, library = sources(tmp_path, STUB + "int given = GIVEN;\ndouble fused(double a, double b, double c) "
                                                "{ return a * b + c; }\n")

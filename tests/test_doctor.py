@@ -107,7 +107,8 @@ def test_the_compiled_reader_is_optional_and_named_with_its_file(tmp_path, monke
     (tmp_path / "liblines.so").write_bytes(b"of another machine")
     stale = doctor.check_reader()
     assert (stale.status, stale.found) == (
-        "optional", f"{tmp_path / 'liblines.so'} is of another version or machine: not used")
+        "optional", f"{tmp_path / 'liblines.so'} is damaged or of another version: not used")
+    assert "remove that file" in stale.advice and "pip install -e ." in stale.advice
     assert doctor.is_good([off, missing, stale])
 
 

@@ -273,8 +273,11 @@ def check_reader() -> Check:
     if sys.platform == "win32":
         return Check("compiled reader", OPTIONAL, "not on this system", "reading logs is several times slower here")
     there = sorted(Path(native.__file__).parent.glob("liblines.[sd]*"))
-    found = f"{there[0]} is of another version or machine: not used" if there else "not built"
-    return Check("compiled reader", OPTIONAL, found, "logs are read several times slower without it: install "
+    if there:
+        return Check("compiled reader", OPTIONAL, f"{there[0]} is damaged or of another version: not used",
+                     "logs are read several times slower without it: remove that file, then install rooflog again (in "
+                     "a checkout: pip install -e .)")
+    return Check("compiled reader", OPTIONAL, "not built", "logs are read several times slower without it: install "
                  "a C compiler (gcc or clang), then rooflog again (in a checkout: pip install -e .)")
 
 

@@ -7,13 +7,17 @@ exception of another kind than ours, a message of several lines, a byte of a log
 from __future__ import annotations
 
 import ast
+import fcntl
 import gzip
 import html
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import nbformat
@@ -445,3 +449,59 @@ def test_run_on_a_log_full_of_scripts(hostile_log, tmp_path, notebook):
     for output in (output for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs):
         for mime in ("text/html", "text/markdown"):
             assert SCRIPT not in output.get("data", {}).get(mime, "")
+
+
+def in_process(script: str, *arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, **options)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_process_forked_from_one_that_had_read_a_log_is_told_so_and_does_not_wait(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(TEXT)
+    script = """
+import os, sys
+from helpers import ingest
+is_forked_first = sys.argv[2] == "first"
+if not is_forked_first:
+    ingest.read_log(sys.argv[1])
+child = os.fork()
+if not child:
+    try:
+        print(len(ingest.read_log(sys.argv[1]).samples), flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    for when, said in (("first", "40"), ("later", "this process was forked from one that had read a log")):
+        process = in_process(script, str(path), when)
+        out, err = process.communicate(timeout=60)
+        assert out.startswith(said) and (when == "first" or "spawn" in out), (out, err)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_ctrl_c_ends_the_wait_for_a_pipe(tmp_path):
+    script = "import sys; from helpers.cli import main; sys.exit(main(['ingest', sys.argv[1]]))"
+    for name in ("-", str(tmp_path / "pipe.log")):
+        if name != "-":
+            os.mkfifo(name)
+        process = in_process(script, name, stdin=subprocess.PIPE)
+        pipe = process.stdin.fileno() if name == "-" else os.open(name, os.O_WRONLY)
+        os.write(pipe, TEXT)
+        wait_until_it_is_read(pipe)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130  # the pipe is open still
+        if name != "-":
+            os.close(pipe)
+        process.communicate()
+
+
+def wait_until_it_is_read(pipe: int) -> None:
+    """Wait until nothing is left in a pipe: its reader waits for more a moment later."""
+    for _ in range(600):
+        if not int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+            break
+        time.sleep(0.05)
+    time.sleep(0.3)

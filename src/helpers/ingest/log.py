@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 
 from helpers import remote
+from helpers.errors import RooflogError
 from helpers.ingest import facts as facts_of
 from helpers.ingest import lives
 from helpers.ingest.accounting import Accounting, add_up
@@ -104,6 +105,8 @@ def read_log(
         An input is missing, empty, binary or damaged, or no line of it is a statistic.
     RemoteError
         A URL cannot be reached or read, or holds credentials.
+    RooflogError
+        This process was forked from one that had read a log: the threads of polars are gone in it.
 
     Notes
     -----
@@ -114,6 +117,7 @@ def read_log(
     A wrapper's time stamp is used only in files whose statistic lines carry none of their own. An export belongs to
     the server life of a log of the same engine whose time it lies in, else to one of its own.
     """
+    _refuse_forked()
     inputs = find_inputs(source, takes_urls=True)
     sizes = [stored_bytes(path) if progress else 0 for path in inputs.paths]
     parts, notes = [], list(inputs.notes)
@@ -127,6 +131,27 @@ def read_log(
             f"{', '.join(inputs.paths)}: expected statistic lines ({expected_lines()}), found none; {notes[-1]}"
         )
     return _combine(_in_time_order(parts) if inputs.is_searched else parts, notes)
+
+
+_forks = {"has_read": False, "is_child": False}
+
+
+def _after_fork() -> None:
+    _forks["is_child"] = _forks["has_read"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _refuse_forked() -> None:
+    """Raise where polars would wait for ever for threads that its process never had."""
+    if _forks["is_child"]:
+        raise RooflogError(
+            "this process was forked from one that had read a log, and the threads of polars do not come along; start "
+            'it another way: multiprocessing.get_context("spawn")'
+        )
+    _forks["has_read"] = True
 
 
 def _read_part(

@@ -24,7 +24,7 @@ MAX_RANKS = 1024
 _MAX_HELD = 100_000
 """Records held as they were read; a table is made of them then, so that not all are held twice in the end."""
 
-_N_WAITING = 4
+_N_WAITING = 6
 """Chunks read before there is a worker for them: something to hash while one learns."""
 
 

@@ -6,6 +6,7 @@ import codecs
 import functools
 import hashlib
 import os
+import signal
 import stat
 import sys
 from collections import Counter, deque
@@ -25,12 +26,12 @@ _MAGIC_BYTES = 4
 _PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What files begin with whose lines are not those stored."""
 
-_N_AT_ONCE = 8
+_N_AT_ONCE = 10
 _N_HELD_BACK = 4
 """Pieces that are hashed as soon as they are read: something to do while a log's habits are learnt. Of later ones, the
 last wait with it until all is read: something to do beside the making of tables."""
 
-_MAX_UNHASHED = 8
+_MAX_UNHASHED = 10
 """Pieces that may be read and not yet hashed; they take memory."""
 
 _PAGE_BYTES = 2**21
@@ -92,6 +93,8 @@ class StoredBytes:
         self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
         self._path, self._hashing = path, Hashing()
         self._size_bytes = None if path == "-" else _stored_bytes(self._file)
+        if self._size_bytes is None and sys.platform != "win32":
+            signal.siginterrupt(signal.SIGINT, True)  # with polars' handler a read that waits would not end by Ctrl-C
         self._free: list[np.ndarray] = []
         self.n_bytes = 0
 

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import struct
 import sys
 from ctypes import c_int64, c_uint32, c_void_p
 from pathlib import Path
@@ -36,20 +37,20 @@ def address(text: Text) -> bytes | int:
 
 @functools.lru_cache(maxsize=1)
 def load() -> ctypes.CDLL | None:
-    """Return the compiled library; None if there is none, or one of another source."""
+    """Return the compiled library; None if there is none, or one that is damaged or of another source."""
     path = _FOLDER / ("liblines.dylib" if sys.platform == "darwin" else "liblines.so")
-    if not path.exists():
-        return None
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError:
-        return None
-    library.source_hash.restype = ctypes.c_char_p
     source = _FOLDER / "lines.c"
-    if source.exists():
-        expected = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-        if library.source_hash() != expected.encode():
+    try:
+        content = path.read_bytes()
+        if not _is_whole(content):
             return None
+        library = ctypes.CDLL(str(path))
+        library.source_hash.restype = ctypes.c_char_p
+        said = library.source_hash()
+    except (OSError, AttributeError):  # AttributeError: another library under this name
+        return None
+    if source.exists() and said != hashlib.sha256(source.read_bytes()).hexdigest()[:16].encode():
+        return None
     library.find_lines.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p]
     library.find_lines.restype = c_int64
     library.mark_lines.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]
@@ -61,6 +62,25 @@ def load() -> ctypes.CDLL | None:
     library.read_records.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 7]
     library.read_records.restype = c_int64
     return library
+
+
+_SECTIONS_AT, _SECTION_SIZES_AT = 40, 58
+"""Where an ELF file of 64 bits tells where its table of sections begins [8 bytes], and the size and number of its
+entries [2 bytes each] (System V ABI, chapter 4)."""
+
+
+def _is_whole(content: bytes) -> bool:
+    """Tell whether a library is as long as it says: the system kills a process that loads one that was cut.
+
+    Linkers write the table of sections last. What is no ELF file of 64 bits is left to the system's loader to judge.
+    """
+    if not content.startswith(b"\x7fELF\x02\x01"):
+        return True
+    if len(content) < _SECTION_SIZES_AT + 4:
+        return False
+    (begin,) = struct.unpack_from("<Q", content, _SECTIONS_AT)
+    size, n = struct.unpack_from("<HH", content, _SECTION_SIZES_AT)
+    return len(content) >= begin + size * n
 
 
 def library() -> ctypes.CDLL | None:
