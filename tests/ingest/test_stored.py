@@ -42,13 +42,14 @@ def test_last_pieces_wait_and_no_more_are_kept_than_memory_is_meant_for(monkeypa
 
     monkeypatch.setattr(Hashing, "_update", slow)
     hashing, done, n_unhashed = Hashing(), [], []
-    first = [hashing.add(piece) for piece in PIECES[:8]]
+    n_at_once = stored._N_AT_ONCE
+    first = [hashing.add(piece) for piece in PIECES[:n_at_once]]
     assert not any(future.done() for future in first)  # and none was waited for
     may_go.set()
-    for piece in PIECES[8:]:
+    for piece in PIECES[n_at_once:]:
         done.append(hashing.add(piece))
         n_unhashed.append(sum(not future.done() for future in [*first, *done]))
-    assert max(n_unhashed) <= 8
+    assert max(n_unhashed) <= stored._MAX_UNHASHED <= 10  # of 8 MiB each
     n_held = stored._N_HELD_BACK
     assert n_held > 1
     done[-n_held - 1].result(20)
