@@ -119,7 +119,7 @@ def _texts(values: pa.Array | pa.ChunkedArray) -> pd.api.extensions.ExtensionArr
     return pd.array(values, dtype=_TEXT)
 
 
-_RUN = 2**14
+_RUN = 2**16
 """Rows that one copy of a text stands for where all rows say the same."""
 
 
