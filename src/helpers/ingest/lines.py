@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 16 * 2**20
 LONG_LINE_BYTES = 100_000
 """Lines above are counted as odd; the longest argument dumps seen are 20 kB."""
 
-_PROBE_BYTES = 2**16
+_PROBE_BYTES = 2**18
 """Read first from where a chunk shall end, to find the end of a line there."""
 
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b\x00"))

@@ -153,7 +153,7 @@ class StoredBytes:
 
 
 def _new_buffer(size: int) -> np.ndarray:
-    """Return memory that begins where a large page may: it is got a hundred times as fast as small ones."""
+    """Return memory that begins where a large page may, so that few of these are asked for, not many small ones."""
     room = np.empty(size + _PAGE_BYTES, np.uint8)
     return room[-room.ctypes.data % _PAGE_BYTES:][:size]
 
