@@ -9,12 +9,16 @@ import pyarrow as pa
 import pytest
 
 from helpers.ingest import read_log
+from helpers.ingest.chunk_scan import ChunkScan, _count_known, _keep_events, whole_table
+from helpers.ingest.compiled import Form
+from helpers.ingest.dialect import holds_any
 from helpers.ingest.distinct import count_values, distinct, n_distinct, one_value
 from helpers.ingest.engines import DIALECTS
 from helpers.ingest.events import Event, number_lives
 from helpers.ingest.extract import _named_in, extract
+from helpers.ingest.known import KNOWN, OPAQUE
 from helpers.ingest.log_tables import to_events, to_samples
-from helpers.ingest.stamps import FULL, NO_YEAR, WRAPPER, read_prefixes
+from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER, read_prefixes
 from helpers.schema import EVENTS, SAMPLES, SchemaError, check
 
 MANY = 70_000
@@ -32,6 +36,10 @@ def columns():
     yield "rare one first", pl.Series(["x"] + ["a"] * 400 + ["b"] * 30)
     yield "more than are looked for", pl.Series(draw.choice(list("abcdefg") + [None], 900))
     yield "all different", pl.Series([str(number) for number in range(300)])
+    pairs = {"text": ("sglang", "vllm"), "flag": (True, False), "number": (7, 8), "missing": (None, 1)}
+    for name, (value, other) in pairs.items():
+        yield f"one {name} 200 times", pl.Series([value] * 200)
+        yield f"another {name} among 200", pl.Series([value] * 100 + [other] + [value] * 99)
     yield "pieces", pl.concat([pl.Series(["a", "b"]), pl.Series(["b", None]), pl.Series(["c"])], rechunk=False)
 
 
@@ -49,6 +57,66 @@ def test_a_literal_counts_as_any_column():
     table = pl.DataFrame({"row": range(7)}).with_columns(x=pl.lit("vllm"), y=pl.lit(None, pl.Float64))
     assert count_values(table, "x") == {"vllm": 7} and one_value(table, "x") == ("vllm",)
     assert count_values(table, "y") == {None: 7} and one_value(table, "y") == (None,) and n_distinct(table, "y") == 0
+
+
+@pytest.mark.parametrize("value", ["vllm", None, 3, True])
+def test_a_long_literal_is_told_without_a_look_at_its_rows(value):
+    table = pl.DataFrame({"row": range(200)}).with_columns(x=pl.lit(value))
+    assert count_values(table, "x") == {value: 200} and one_value(table, "x") == (value,)
+    assert table[["x"]].estimated_size() < 10  # it is a literal still
+
+
+@pytest.mark.parametrize("n", [1, 50])
+def test_few_lines_and_many_are_told_apart_alike(n):
+    names = {name: literals for named in (OPAQUE, KNOWN) for name, literals in named.items()}
+    texts = [f"it says {literal} 7" for literals in names.values() for literal in literals]
+    texts += ["nothing", "it/s] [GIN] "]
+    assert len(texts) < 500 < 50 * len(texts)
+    table = pl.DataFrame({"line_no": range(1, n * len(texts) + 1), "text": texts * n})
+    first = [next((name for name, some in names.items() if any(literal in text for literal in some)), None)
+             for text in texts]
+    expected = {name: n * first.count(name) for name in names}
+    assert _count_known(table) == expected and expected["access line"] == 4 * n and expected["request log"] == 7 * n
+    assert holds_any(table["text"], [literal for some in names.values() for literal in some]).sum() == n * (
+        len(texts) - 1)
+    assert not holds_any(table["text"], ["it.says", "nothing$"]).any()
+
+
+@pytest.mark.parametrize("n_other", [0, 600])
+def test_events_are_found_among_few_lines_and_many(n_other):
+    found = {3: "[2026-03-04 05:06:07] INFO:     Application startup complete.", 5: "torch.OutOfMemoryError: CUDA out",
+             8: "Receive: obj=GenerateReqInput(text='Application startup complete')", 9: "device_name=NVIDIA_H200.json",
+             2: "server_args=ServerArgs(model_path='m', chat_template='Received request ')"}
+    others = {line_no: "nothing at all" for line_no in range(10, 10 + n_other)}
+    lines = pl.DataFrame(list((others | found).items()), schema=["line_no", "text"], orient="row")
+    scan = ChunkScan()
+    assert _keep_events(scan, pl.concat([lines, lines[:2], lines[-2:]]), {5}) == {2, 3}
+    assert [(event.line_no, event.kind, event.is_counted) for event in scan.events] == [
+        (2, "args", True), (3, "ready", True), (5, "out_of_memory", False), (9, "fact", False)]
+
+
+def test_tables_of_chunks_say_together_what_they_say_apart():
+    stamp = pl.Series([0, 1, 2]).cast(pl.Datetime("us"))
+    first = pl.DataFrame({"line_no": [1, 2, 3], "stamp": stamp}).with_columns(
+        engine=pl.lit("vllm"), kind=pl.lit("stats"), stamp_kind=pl.lit(FULL, pl.Int32), rank=pl.lit("DP0"))
+    kinds = pl.Series([FULL, NO_DATE, FULL], dtype=pl.Int32)
+    for second, rank, kind in ((first.drop("rank"), [None] * 3, [FULL] * 3), (first, ["DP0"] * 3, [FULL] * 3),
+                               (first.with_columns(stamp_kind=kinds), ["DP0"] * 3, kinds.to_list()),
+                               (first.with_columns(rank=pl.Series(["DP0", "DP1", "DP0"])), ["DP0", "DP1", "DP0"],
+                                [FULL] * 3)):
+        whole = whole_table([first, first.clear(), second])
+        assert whole["rank"].to_list() == ["DP0"] * 3 + rank and whole["stamp_kind"].to_list() == [FULL] * 3 + kind
+        assert whole["engine"].to_list() == ["vllm"] * 6 and whole["label"].to_list() == [None] * 6
+        assert whole.schema["stamp_kind"] == pl.Int32 and whole["line_no"].to_list() == [1, 2, 3] * 2
+
+
+def test_a_stamp_is_all_that_a_form_leaves_out():
+    form = Form(NO_YEAR, 1904, 5, 11, None, 0)
+    head, later = "INFO 11-03 10:06:38 [x.py:3] ", "INFO 12-31 23:59:00 [x.py:3] "
+    assert form.fixed(head) == form.fixed(later) == ("INFO ", "", "-", "", " ", "", ":", "", ":", "", " [x.py:3] ")
+    assert form.fixed(head) != form.fixed(head.replace("py:3", "py:4")) != form.fixed(head.replace(":06:", "-06:"))
+    short = Form(NO_DATE, 1904, None, 1, 10, 3)
+    assert short.fixed("[10:06:38.123 TP0]") == short.fixed("[11:07:39.456 TP0]") != short.fixed("[10:06:38.123 TP1]")
 
 
 def test_a_statistic_on_the_line_of_a_start_up_is_not_before_it():

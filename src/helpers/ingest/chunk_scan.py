@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,7 @@ from helpers.ingest.chunk_lines import (
     ChunkLines,
 )
 from helpers.ingest.dialect import any_of
+from helpers.ingest.distinct import one_value
 from helpers.ingest.events import ARGS_LITERALS, INTERNAL_KINDS, Event, read_event
 from helpers.ingest.extract import MEASURES, Records, extract, no_records
 from helpers.ingest.habits import Habits
@@ -41,9 +42,9 @@ from helpers.ingest.rapid import Block
 from helpers.ingest.stamps import read_prefixes, wrapper_gaps_s
 from helpers.ingest.wrappers import COLOUR_RESET, CONTINUED, Parts, folded, no_guesses, unwrap
 
-_NAMES_EVENT = any_of(EVENT)
-_IS_ARGS = any_of(ARGS_LITERALS)
-_IS_OPAQUE = any_of(OPAQUE_LITERALS)
+_NAMED = (*OPAQUE.items(), *KNOWN.items())
+_FEW_LINES = 500
+"""Lines that Python looks at sooner than an expression of many literals is made, as each thread must (1 to 3 ms)."""
 
 _COLOUR = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>]"
 _COLOUR_WITHOUT_ESCAPE = r"\[[0-9]{1,3}(?:;[0-9]{1,3})*m"
@@ -136,7 +137,10 @@ def scan_chunk(path: str, chunk: Chunk, habits: Habits) -> ChunkScan:
     if len(rows) or len(unread) or len(unusual):
         rare = pl.concat([lines.take(rows), unread])
         events = _keep_events(scan, pl.concat([rare, unusual]), statistic | malformed)
-        counts.update(_count_known(scan.known, rare.filter(~pl.col("line_no").is_in(events))), event=len(events))
+        others = rare.filter(~pl.col("line_no").is_in(events)) if events else rare
+        known = _count_known(others)
+        counts.update(other=len(others) - known.total(), other_known=known.total(), event=len(events))
+        scan.known.update(known)
     scan.lines.update({name: counts[name] for name in CLASSES})
     scan.known = +scan.known  # only what is there
     return scan
@@ -276,10 +280,13 @@ def _keep_statistics(
     return set(samples["line_no"].to_list()) - numbers, numbers
 
 
+_OFTEN_SAME = ("engine", "kind", "stamp_kind", "rank", "label")
+
+
 def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     """Put the records of chunks together; columns that none of them has are missing in all rows (``part``: 0)."""
     types, frames = _no_statistics().schema, [frame for frame in frames if len(frame)]
-    same = {name: pl.lit(text, pl.String) for name, text in _same_texts(frames).items()}
+    same = {name: pl.lit(value, types[name]) for name, value in _same_values(frames).items()}
     parts = []
     for frame in frames:  # a column that one frame has takes memory in the rows of all
         n_missing = zip(frame.columns, frame.null_count().row(0), strict=True)
@@ -292,18 +299,15 @@ def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
 
 
-def _same_texts(frames: Sequence[pl.DataFrame]) -> dict[str, str | None]:
-    """Return the texts that stand in all rows of a column: as literals they take no memory per row."""
-    same: dict[str, str | None] = {}
+def _same_values(frames: Sequence[pl.DataFrame]) -> dict[str, str | int | None]:
+    """Return what stands in all rows of some columns: as literals they take no memory per row."""
+    same: dict[str, str | int | None] = {}
     for index, frame in enumerate(frames):
-        texts = frame[[name for name in ("engine", "kind", "rank", "label") if name in frame.columns]]
+        some = frame[[name for name in _OFTEN_SAME if name in frame.columns]]
         if not index:
-            same = {"engine": None, "kind": None, "rank": None, "label": None} | texts[:1].row(0, named=True)
-        is_same = texts.select(
-            pl.col(name).eq_missing(pl.lit(same[name], pl.String)).all() for name in texts.columns if name in same
-        )
-        answers = is_same.row(0, named=True) if is_same.width else {}
-        same = {name: text for name, text in same.items() if answers.get(name, text is None)}
+            same = dict.fromkeys(_OFTEN_SAME) | some[:1].row(0, named=True)
+        answers = {name: one_value(some, name) == (same[name],) for name in some.columns if name in same}
+        same = {name: value for name, value in same.items() if answers.get(name, value is None)}
     return same
 
 
@@ -314,13 +318,12 @@ def _no_statistics() -> pl.DataFrame:
 
 def _keep_events(scan: ChunkScan, lines: pl.DataFrame, placed: set[int]) -> set[int]:
     """Read the events; return the numbers of the lines that are an event and nothing before."""
-    if lines.is_empty():
-        return set()
-    is_opaque = pl.col("text").str.contains(_IS_OPAQUE) & ~pl.col("text").str.contains(_IS_ARGS)
-    possible = lines.filter(pl.col("text").str.contains(_NAMES_EVENT) & ~is_opaque).unique("line_no").sort("line_no")
+    if len(lines) > _FEW_LINES:
+        lines = lines.filter(pl.col("text").str.contains(any_of(EVENT)))
+    texts = dict(lines.select("line_no", "text").iter_rows())  # some are both unread and unusual
     numbers = set()
-    for line_no, text in possible.select("line_no", "text").iter_rows():
-        event = read_event(line_no, text.strip())
+    for line_no, text in sorted(texts.items()):
+        event = None if _is_opaque(text) else read_event(line_no, text.strip())
         if event is None:
             continue
         scan.events.append(event)
@@ -330,15 +333,21 @@ def _keep_events(scan: ChunkScan, lines: pl.DataFrame, placed: set[int]) -> set[
     return numbers
 
 
-def _count_known(known: Counter[str], lines: pl.DataFrame) -> Counter[str]:
-    """Count the remaining lines by the first name whose literal they hold."""
-    if lines.is_empty():
-        return Counter()
+def _holds(text: str, literals: Iterable[str]) -> bool:
+    return any(literal in text for literal in literals)
+
+
+def _is_opaque(text: str) -> bool:
+    """Tell whether a line may quote anything."""
+    return _holds(text, OPAQUE_LITERALS) and not _holds(text, ARGS_LITERALS)
+
+
+def _count_known(lines: pl.DataFrame) -> Counter[str]:
+    """Count lines by the first name whose literal they hold."""
+    if len(lines) <= _FEW_LINES:
+        found = (next((name for name, some in _NAMED if _holds(text, some)), None) for text in lines["text"])
+        return Counter(name for name in found if name is not None)
     name = pl.lit(None, pl.String)
-    for group, literals in reversed([*OPAQUE.items(), *KNOWN.items()]):
+    for group, literals in reversed(_NAMED):
         name = pl.when(pl.col("text").str.contains(any_of(literals))).then(pl.lit(group)).otherwise(name)
-    names = lines.select(name=name)["name"]
-    for group, count in names.drop_nulls().value_counts().iter_rows():
-        known[group] += count
-    n_known = len(names) - names.null_count()
-    return Counter(other_known=n_known, other=names.null_count())
+    return Counter(dict(lines.select(name=name)["name"].drop_nulls().value_counts().iter_rows()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,12 @@ class Form:
         if self.part_at is not None:
             places += range(self.part_at, self.part_at + self.n_part)
         return frozenset(places)
+
+    @functools.cached_property
+    def fixed(self) -> Callable[[str], tuple[str, ...]]:
+        """What returns all of a head but the digits that may differ."""
+        places = sorted(self.free())
+        return operator.itemgetter(*map(slice, [0, *(place + 1 for place in places)], [*places, None]))
 
     def fill(self, text: str, trial: tuple[int, ...]) -> str:
         """Put another stamp into a head."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -23,6 +23,8 @@ VALUE_PATTERN = (
 )
 """One printed value (Rust regex syntax). Digits inside a word (``TP0``, ``P90``) are no value."""
 
+
+_FEW_TEXTS = 2000
 
 MAX_VALUES = 100
 """More values than any record has (the longest, 15 speculation positions included, has 24)."""
@@ -287,8 +289,15 @@ def _read_parts(family: Family, text: str, slots: list[Slot], flags: tuple[str, 
 
 
 def any_of(literals: Iterable[str]) -> str:
-    """Return the Rust regular expression for any of some literals: faster in polars than `contains_any` is."""
+    """Return the Rust regular expression for any of some literals: on many texts faster than `contains_any` is."""
     return _alternatives(tuple(literals))
+
+
+def holds_any(texts: pl.Series, literals: Sequence[str]) -> pl.Series:
+    """Tell which texts hold one of many literals."""
+    if len(texts) < _FEW_TEXTS:  # each thread makes an expression anew, which takes 3 ms for 200 literals
+        return texts.str.contains_any(list(literals))
+    return texts.str.contains(any_of(literals))
 
 
 @functools.lru_cache(maxsize=64)

@@ -45,14 +45,27 @@ def one_value(table: pl.DataFrame, name: str) -> tuple[Any, ...]:
     """
     if table.is_empty():
         return ()
+    values = table[[name]]
+    first, last = values.row(0), values.row(-1)
+    if first != last:
+        return ()
     column = pl.col(name)
-    first, is_same = table[[name]].select(column.first(), same=column.eq_missing(column.first()).all()).row(0)
-    return (first,) if is_same else ()
+    return first if _is_literal(values) or values.select(column.eq_missing(column.first()).all()).item() else ()
+
+
+_MIN_TO_JUDGE = 100
+
+
+def _is_literal(values: pl.DataFrame) -> bool:
+    """Tell whether a column is surely held as a literal: all its rows take the memory of one."""
+    return len(values) >= _MIN_TO_JUDGE and values.estimated_size() == values.head(1).estimated_size()
 
 
 def _frequent(table: pl.DataFrame, name: str) -> tuple[dict[Any, int], pl.DataFrame]:
     """Count the values that come first while they are few and frequent; return the rows with others too."""
     left = table[[name]]  # brackets, as select would give every column that is missing in all rows its memory
+    if _is_literal(left):
+        return {left.item(0, 0): len(left)}, left.clear()
     counts: dict[Any, int] = {}
     column, n_left = pl.col(name), len(left)
     is_other = pl.lit(value=True)

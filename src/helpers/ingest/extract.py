@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from helpers.ingest.dialect import HOLE, VALUE_PATTERN, Family, Key, Layout, any_of, escape, read_layout
+from helpers.ingest.dialect import HOLE, VALUE_PATTERN, Family, Key, Layout, any_of, escape, holds_any, read_layout
 
 MEASURES = {
     "running_req": pl.Int64, "queue_req": pl.Int64, "used_tok": pl.Int64, "kv_used_frac": pl.Float64,
@@ -80,7 +80,7 @@ def extract(
         line_no, text, reason; ``unusual`` with line_no, text.
     """
     named = [family.literal for family in families if not family.literal.startswith("#")]
-    special = any_of([*named, *quoting, *other])
+    special = (*named, *quoting, *other)
     samples = [_no_samples()]
     unusual = [lines.clear()]
     lines = lines.with_columns(part=pl.lit(0, pl.Int64))
@@ -91,7 +91,7 @@ def extract(
         if mine.is_empty():
             continue
         # a body read to its end holds nothing else; what stands before it may
-        is_special = mine["prefix"].str.contains(special)
+        is_special = holds_any(mine["prefix"], special)
         if is_special.any():
             unusual.append(mine.filter(is_special).select("line_no", "text"))
             mine = mine.filter(~is_special)
@@ -110,7 +110,8 @@ def _named_in(lines: pl.DataFrame, families: Sequence[Family]) -> list[Family]:
     if len(lines) > _FEW_LINES:
         return list(families)
     literals = list({family.literal for family in families})
-    named = set(lines["text"].str.extract_many(literals, overlapping=True).explode().unique())
+    found = lines["text"].str.extract_many(literals, overlapping=True)
+    named = {literal for each in found.to_list() for literal in each}
     return [family for family in families if family.literal in named]
 
 

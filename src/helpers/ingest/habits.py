@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from helpers.ingest import native
-from helpers.ingest.dialect import Family, any_of
+from helpers.ingest.dialect import Family
 from helpers.ingest.extract import RecentLayouts, extract
 from helpers.ingest.heads import Heads
 from helpers.ingest.lines import Chunk
@@ -108,18 +108,21 @@ class Habits:
             return
         some = rows[np.unique(np.linspace(0, len(rows) - 1, _N_LEARNT_FROM).astype(np.int64))]
         lines = take(some)
-        lines = lines.filter(~lines["text"].str.contains(COLOUR_RESET))  # read without its colours
+        is_coloured = lines["text"].str.contains(COLOUR_RESET)
+        lines = lines.filter(~is_coloured) if is_coloured.any() else lines  # read without its colours
         records = extract(self.families, lines, self.recent, self.quoting, self.other)
-        unusual = records.unusual["line_no"].to_list()
-        samples = records.samples.filter((pl.col("part") == 0) & ~pl.col("line_no").is_in(unusual))
+        unusual = set(records.unusual["line_no"])
+        columns = ["line_no", "part", "prefix", "text", "engine", "kind"]
         places: dict[tuple[str, str], list[int]] = {}
         for place, family in enumerate(self.families):
             places.setdefault((family.engine, family.kind), []).append(place)
         prefixes = []
-        for prefix, text, *names in samples.select("prefix", "text", "engine", "kind").iter_rows():
+        for line_no, part, prefix, text, *names in records.samples[columns].iter_rows():
+            if part or line_no in unusual:
+                continue
             found = [place for place in places[names[0], names[1]]
                      if text.startswith(self.families[place].literal, len(prefix))]
             if found and text.startswith(prefix):
                 prefixes.append((prefix, self.families[found[0]].literal, found[0]))
         named = [family.literal for family in self.families if not family.literal.startswith("#")]
-        self._heads.learn(library, prefixes, any_of([*named, *self.quoting, *self.other]))
+        self._heads.learn(library, prefixes, (*named, *self.quoting, *self.other))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from helpers.ingest.compiled import Form, Head, Tables
+from helpers.ingest.dialect import holds_any
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, read_prefixes
 
 MAX_HEADS = 512
@@ -53,11 +54,11 @@ class Heads:
     """
 
     known: list[Head] = field(default_factory=list)
-    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _seen: set[tuple[tuple[str, ...], int]] = field(default_factory=set)
     _forms: dict[int, set[Form]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def learn(self, library: ctypes.CDLL, prefixes: Iterable[tuple[str, str, int]], never: str) -> None:
+    def learn(self, library: ctypes.CDLL, prefixes: Iterable[tuple[str, str, int]], never: Sequence[str]) -> None:
         """Take prefixes of records that were read.
 
         Parameters
@@ -66,19 +67,19 @@ class Heads:
             The compiled reader.
         prefixes : iterable of (prefix, literal, place)
             Text in front of the literal, the literal itself, and the family's place in the order of families.
-        never : str
-            Regular expression (Rust syntax) of what makes a line one to be looked at as a whole.
+        never : sequence of str
+            Literals that make a line one to be looked at as a whole.
         """
         with self._lock:
             candidates = []
             for prefix, literal, place in prefixes:
                 forms = self._forms.setdefault(len(prefix), set())  # most are like one before
-                if any((form.fill(prefix, _TRIALS[0]), place) in self._seen for form in forms):
+                if any((form.fixed(prefix), place) in self._seen for form in forms):
                     continue
                 form = _form_of(prefix) if len(self._seen) < MAX_HEADS else None
                 if form is not None:
                     forms.add(form)
-                    self._seen.add((form.fill(prefix, _TRIALS[0]), place))
+                    self._seen.add((form.fixed(prefix), place))
                     candidates.append((prefix, literal, place, form))
             if candidates:
                 self.known += _trusted(library, candidates, never)
@@ -100,7 +101,7 @@ def _form_of(prefix: str) -> Form | None:
     return None
 
 
-def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]], never: str) -> list[Head]:
+def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]], never: Sequence[str]) -> list[Head]:
     """Return the heads whose stamp, rank and label are found where expected, whatever the digits of the stamp."""
     trials = [
         (number, form.fill(prefix, trial)) for number, (prefix, _, _, form) in enumerate(candidates)
@@ -108,7 +109,7 @@ def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]],
     ]
     table = pl.DataFrame(trials, schema={"number": pl.Int64, "prefix": pl.String}, orient="row")
     table = read_prefixes(table.with_columns(text=pl.col("prefix")))
-    table = table.with_columns(us=pl.col("stamp").cast(pl.Int64), is_odd=pl.col("prefix").str.contains(never))
+    table = table.with_columns(us=pl.col("stamp").cast(pl.Int64), is_odd=holds_any(table["prefix"], never))
     heads = []
     for number, rows in enumerate(table.partition_by("number", maintain_order=True)):
         prefix, literal, place, form = candidates[number]

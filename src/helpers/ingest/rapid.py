@@ -95,18 +95,19 @@ class Reader:
         """
         plans, heads, known = values.plans, values.heads, self._heads
         used = np.flatnonzero(np.bincount(plans)).tolist()
-        columns: dict[str, pl.Series | np.ndarray | str | None] = {
+        columns: dict[str, pl.Series | np.ndarray | str | int | None] = {
             "line_no": line_no,
             "engine": _spread([family.engine for family in self._families], plans),
             "kind": _spread([family.kind for family in self._families], plans),
             **{name: self._measure(values, name, dtype, used) for name, dtype in MEASURES.items()},
             "extra": self._extra(values, used),
             "stamp": values.stamps_us.view("datetime64[us]"),
-            "stamp_kind": np.array([head.form.kind for head in known], np.int32)[heads],
+            "stamp_kind": _spread([head.form.kind for head in known], heads, pl.Int32),
             "rank": _spread([head.rank for head in known], heads),
             "label": _spread([head.label for head in known], heads),
         }
-        same = {name: pl.lit(values, pl.String) for name, values in columns.items() if isinstance(values, str)}
+        same = {name: pl.lit(value, pl.String if isinstance(value, str) else pl.Int32)
+                for name, value in columns.items() if isinstance(value, (str, int))}
         table = pl.DataFrame({
             name: values for name, values in columns.items() if values is not None and name not in same
         })
@@ -256,10 +257,12 @@ def _is_plain(key: Key) -> bool:
     return dtype is not None and (dtype == {"count": dtype, "flag": pl.Boolean}.get(key.read, pl.Float64))
 
 
-def _spread(names: Sequence[str | None], numbers: np.ndarray) -> pl.Series | str | None:
+def _spread(
+    names: Sequence[str | int | None], numbers: np.ndarray, dtype: type[pl.DataType] = pl.String
+) -> pl.Series | str | int | None:
     """Return the name of each number, or the one that all have; None if all are missing."""
     used = np.flatnonzero(np.bincount(numbers, minlength=len(names))).tolist()
     different = list(dict.fromkeys(names[number] for number in used))
     if len(different) == 1:
         return different[0]
-    return pl.Series(names, dtype=pl.String).gather(numbers)
+    return pl.Series(names, dtype=dtype).gather(numbers)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from helpers.ingest.distinct import distinct
+
 _MAX_APART_US = 1_500_000
 """A window's two lines are printed in one call; stamps have 1 s resolution, so they differ by at most one tick."""
 
@@ -90,9 +92,9 @@ def join_speculation(samples: pl.DataFrame) -> pl.DataFrame:
     samples : DataFrame
         Rows of one file in the order of the lines.
     """
-    spec_rows = (samples["kind"] == "spec").arg_true().to_numpy()
-    if len(spec_rows) == 0:
+    if "spec" not in distinct(samples, "kind"):
         return samples
+    spec_rows = (samples["kind"] == "spec").arg_true().to_numpy()
     accept_len: list[float | None] = samples["accept_len"].to_list()
     extras = [_read_numbers(text) for text in samples["extra"].gather(spec_rows)]
     for row, extra in zip(spec_rows.tolist(), extras, strict=True):

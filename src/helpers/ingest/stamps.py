@@ -73,8 +73,9 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
     timeless = left.clear()
     for number, (kind, pattern) in enumerate(_PATTERNS):
         if number == _N_COMMON and len(left):
-            has_time = pl.any_horizontal(pl.col("prefix", "text").str.contains(_TIME))
-            timeless, left = left.filter(~has_time), left.filter(has_time)
+            has_time = left.select(pl.any_horizontal(pl.col("prefix", "text").str.contains(_TIME))).to_series()
+            if not has_time.all():
+                timeless, left = left.filter(~has_time), left.filter(has_time)
         # JSON wrappers put their stamp behind the record
         for column in ("prefix", "text") if kind == WRAPPER else ("prefix",):
             if len(left):
@@ -176,7 +177,8 @@ def clock_without_wraps(tables: Sequence[pl.DataFrame]) -> pl.Expr | None:
     if kinds.isdisjoint(_PERIODS_US):
         return pl.col("us")
     for kind, period_us in ((kind, _PERIODS_US[kind]) for kind in kinds & _PERIODS_US.keys()):
-        stamps = [table.filter(pl.col("stamp_kind") == kind)["us"] for table in tables]
+        is_alone = len(kinds) == 1
+        stamps = [(table if is_alone else table.filter(pl.col("stamp_kind") == kind))["us"] for table in tables]
         ends = [end for us in stamps for end in (us.min(), us.max()) if end is not None]
         if ends and max(ends) - min(ends) > _HALF * period_us:  # type: ignore[operator]
             return None
