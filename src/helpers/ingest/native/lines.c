@@ -169,7 +169,7 @@ static inline uint8_t begin_mark(bytes line, bytes end, const struct search *sea
 /* Most lines of a log are like one before but for digits at the same places: stamps, addresses, counts. Such a line has
    the marks of the one before. Only where a literal has digits of its own (`numbered`) they must be the same too. */
 #define N_SHAPES 512 /* in pairs; logs have some fifty that come again and again */
-#define SHAPE_BYTES 128
+#define SHAPE_BYTES 240 /* most statistic lines have fewer; a place in it fits a byte */
 #define MIN_SHAPE_BYTES 16 /* shorter lines are searched as fast */
 #define VECTOR_BYTES 16
 #define MAX_KEPT 16
