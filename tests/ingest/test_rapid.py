@@ -228,6 +228,7 @@ ODD_LINES = (
     sglang_line().replace("] Decode", "] SpecDecoding metrics: Decode"), sglang_line().replace(", #queue", ",\n#queue"),
     vllm_line(), vllm_line().replace("pid=7", "pid=8"), vllm_line().replace("12.5%", "007.5%"), "é " + sglang_line(),
     sglang_line().replace("token usage", "token u[0msage"), "[36m(W pid=3)[0m " + sglang_line(), vllm_line() + "[0;0m",
+    "torch.OutOfMemoryError: CUDA out of memory. " + sglang_line(),
 )
 
 

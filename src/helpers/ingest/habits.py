@@ -118,11 +118,10 @@ class Habits:
             places.setdefault((family.engine, family.kind), []).append(place)
         prefixes = []
         for line_no, part, prefix, text, *names in records.samples[columns].iter_rows():
-            if part or line_no in unusual:
+            if part or line_no in unusual:  # what stands before it may say more
                 continue
             found = [place for place in places[names[0], names[1]]
                      if text.startswith(self.families[place].literal, len(prefix))]
             if found and text.startswith(prefix):
                 prefixes.append((prefix, self.families[found[0]].literal, found[0]))
-        named = [family.literal for family in self.families if not family.literal.startswith("#")]
-        self._heads.learn(library, prefixes, (*named, *self.quoting, *self.other))
+        self._heads.learn(library, prefixes)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from helpers.ingest.compiled import Form, Head, Tables
-from helpers.ingest.dialect import holds_any
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, read_prefixes
 
 MAX_HEADS = 512
@@ -58,7 +57,7 @@ class Heads:
     _forms: dict[int, set[Form]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def learn(self, library: ctypes.CDLL, prefixes: Iterable[tuple[str, str, int]], never: Sequence[str]) -> None:
+    def learn(self, library: ctypes.CDLL, prefixes: Iterable[tuple[str, str, int]]) -> None:
         """Take prefixes of records that were read.
 
         Parameters
@@ -67,8 +66,6 @@ class Heads:
             The compiled reader.
         prefixes : iterable of (prefix, literal, place)
             Text in front of the literal, the literal itself, and the family's place in the order of families.
-        never : sequence of str
-            Literals that make a line one to be looked at as a whole.
         """
         with self._lock:
             candidates = []
@@ -82,7 +79,7 @@ class Heads:
                     self._seen.add((form.fixed(prefix), place))
                     candidates.append((prefix, literal, place, form))
             if candidates:
-                self.known += _trusted(library, candidates, never)
+                self.known += _trusted(library, candidates)
 
 
 def _form_of(prefix: str) -> Form | None:
@@ -101,7 +98,7 @@ def _form_of(prefix: str) -> Form | None:
     return None
 
 
-def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]], never: Sequence[str]) -> list[Head]:
+def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]]) -> list[Head]:
     """Return the heads whose stamp, rank and label are found where expected, whatever the digits of the stamp."""
     trials = [
         (number, form.fill(prefix, trial)) for number, (prefix, _, _, form) in enumerate(candidates)
@@ -109,7 +106,7 @@ def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]],
     ]
     table = pl.DataFrame(trials, schema={"number": pl.Int64, "prefix": pl.String}, orient="row")
     table = read_prefixes(table.with_columns(text=pl.col("prefix")))
-    table = table.with_columns(us=pl.col("stamp").cast(pl.Int64), is_odd=holds_any(table["prefix"], never))
+    table = table.with_columns(us=pl.col("stamp").cast(pl.Int64))
     heads = []
     for number, rows in enumerate(table.partition_by("number", maintain_order=True)):
         prefix, literal, place, form = candidates[number]
@@ -120,7 +117,7 @@ def _trusted(library: ctypes.CDLL, candidates: list[tuple[str, str, int, Form]],
         offsets = np.arange(len(texts) + 1) * len(head.text)
         found = Tables(library, [head]).read(b"".join(texts), offsets, np.arange(len(texts)))
         is_same = all(rows[name].n_unique() == 1 for name in ("stamp_kind", "rank", "label"))
-        if ((found.heads == 0).all() and is_same and rows["stamp_kind"][0] == form.kind and not rows["is_odd"].any()
+        if ((found.heads == 0).all() and is_same and rows["stamp_kind"][0] == form.kind
                 and rows["us"].to_list() == found.stamps_us.tolist()):
             heads.append(head)
     return heads
