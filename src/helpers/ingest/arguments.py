@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import warnings
@@ -15,6 +16,7 @@ MAX_DUMP = 10**6
 """Characters of a dump that are read; the longest seen have 20,000."""
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_SPECIAL = re.compile(r"[\"'\\,()\[\]{}]")
 _NAME = re.compile(r"\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.-]+))\s*$")
 
 _ENVELOPE_END = re.compile(r"(?<=[\w)\]}'\"])(?<![=: ][bBfFrRuU])(?:\\[nrt])*\Z")
@@ -53,8 +55,8 @@ def split_top_level(text: str) -> Iterator[str]:
     stack: list[str] = []
     quote = ""
     start = position = 0
-    while position < len(text):
-        character = text[position]
+    while special := _SPECIAL.search(text, position):
+        position, character = special.start(), special[0]
         if quote:
             if character == "\\":
                 position += 1
@@ -75,6 +77,8 @@ def split_top_level(text: str) -> Iterator[str]:
             yield text[start:position]
             start = position + 1
         position += 1
+    else:
+        position = len(text)
     if text[start:position].strip():
         yield text[start:position]
 
@@ -88,8 +92,9 @@ def _split_pair(part: str) -> tuple[str | None, str]:
     return None, ""
 
 
+@functools.lru_cache(maxsize=1024)  # most values of a dump are None, False or True, and the next dump has the same
 def _literal(text: str) -> Any:
-    """Return the Python literal, or the text itself where it is none."""
+    """Return the Python literal, or the text itself where it is none; not to be changed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a regular expression's backslashes are no concern of the reader
