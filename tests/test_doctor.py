@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from helpers import doctor
 from helpers.cli.doctor import doctor as command
 from helpers.ingest import native
+from helpers.schema import LogFormatError
 
 
 def status(checks):
@@ -99,6 +100,12 @@ def test_the_compiled_reader_is_optional_and_named_with_its_file(tmp_path, monke
     off = doctor.check_reader()
     assert (off.status, off.found, off.advice) == (
         "optional", "switched off by ROOFLOG_NATIVE=0", "unset ROOFLOG_NATIVE")
+    monkeypatch.setenv("ROOFLOG_NATIVE", "no")
+    wrong = doctor.check_reader()
+    assert (wrong.status, wrong.advice) == ("not ok", "unset ROOFLOG_NATIVE") and "found 'no'" in wrong.found
+    with pytest.raises(LogFormatError, match="ROOFLOG_NATIVE: expected 0 .* or 1, found 'no'; correct or unset it"):
+        native.library()
+    monkeypatch.delenv("ROOFLOG_NATIVE")
     monkeypatch.setattr(native, "load", lambda: None)
     monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
     missing = doctor.check_reader()

@@ -266,7 +266,11 @@ def check_reader() -> Check:
     from helpers.ingest import native
 
     library = native.load()
-    if library is not None and os.environ.get(native.SWITCH) == "0":
+    try:
+        is_off = native.is_off()
+    except RooflogError as error:
+        return Check("compiled reader", NOT_OK, str(error), f"unset {native.SWITCH}")
+    if library is not None and is_off:
         return Check("compiled reader", OPTIONAL, f"switched off by {native.SWITCH}=0", f"unset {native.SWITCH}")
     if library is not None:
         return Check("compiled reader", OK, str(library._name))

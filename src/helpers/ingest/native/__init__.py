@@ -17,12 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.schema import LogFormatError
+
 HAS_CONTROL, HAS_HIGH, HAS_RETURN, HAS_NUL, HAS_ESCAPE, HAS_WIDE_CONTROL = 1, 2, 4, 8, 16, 32
 """What `find_lines` tells of a whole text: control codes of ASCII that are no tab and no end of a line (NUL and escape
 are some), bytes above 127, carriage returns, control codes of Unicode (directions of writing are some)."""
 
 SWITCH = "ROOFLOG_NATIVE"
-"""Environment variable: 0 reads everything as text."""
+"""Environment variable: 0 reads everything as text, 1 or nothing does not."""
 
 _FOLDER = Path(__file__).parent
 
@@ -84,8 +86,28 @@ def _is_whole(content: bytes) -> bool:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the compiled library if it is there and not switched off."""
-    return None if os.environ.get(SWITCH) == "0" else load()
+    """Return the compiled library if it is there and not switched off.
+
+    Raises
+    ------
+    LogFormatError
+        The environment variable says neither.
+    """
+    return None if is_off() else load()
+
+
+def is_off() -> bool:
+    """Tell whether the environment variable switches the library off.
+
+    Raises
+    ------
+    LogFormatError
+        It says neither.
+    """
+    given = os.environ.get(SWITCH, "")
+    if given not in ("", "0", "1"):
+        raise LogFormatError(f"{SWITCH}: expected 0 (all is read as text) or 1, found {given!r}; correct or unset it")
+    return given == "0"
 
 
 _FEW_BYTES = 16
