@@ -92,7 +92,7 @@ class StoredBytes:
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = sys.stdin.buffer if path == "-" else _open(path)
         self._path, self._hashing = path, Hashing()
-        self._size_bytes = None if path == "-" else _stored_bytes(self._file)
+        self._size_bytes, self._written_ns = (None, 0) if path == "-" else _state(self._file)
         if self._size_bytes is None and sys.platform != "win32":
             signal.siginterrupt(signal.SIGINT, True)  # with polars' handler a read that waits would not end by Ctrl-C
         self._free: list[np.ndarray] = []
@@ -138,9 +138,10 @@ class StoredBytes:
     def doubts(self) -> list[str]:
         """Say in words if the file was written or cut while it was read."""
         before = self._size_bytes
-        now = None if before is None else _stored_bytes(self._file)
+        now, written_ns = (None, 0) if before is None else _state(self._file)
         if before is None or now is None or before == now == self.n_bytes:
-            return []
+            is_written = before is not None and written_ns != self._written_ns
+            return [f"{self._path}: written to while it was read: lines may be missing or mixed"] if is_written else []
         verb, what = ("grew", "the end may be missing") if now > before else ("shrank", "lines are lost")
         return [f"{self._path}: {verb} from {before} to {now} bytes while it was read: {what}"]
 
@@ -158,10 +159,10 @@ def _new_buffer(size: int) -> np.ndarray:
     return room[-room.ctypes.data % _PAGE_BYTES:][:size]
 
 
-def _stored_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file; a pipe has none."""
+def _state(file: BinaryIO) -> tuple[int | None, int]:
+    """Return the size of a regular file, which a pipe has not, and when it was written last [ns]."""
     status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None, status.st_mtime_ns
 
 
 def _open(path: str) -> BinaryIO:
