@@ -173,6 +173,7 @@ static inline uint8_t begin_mark(bytes line, bytes end, const struct search *sea
 #define MIN_SHAPE_BYTES 16 /* shorter lines are searched as fast */
 #define VECTOR_BYTES 16
 #define MAX_KEPT 16
+_Static_assert(SHAPE_BYTES <= 256 && SHAPE_BYTES % VECTOR_BYTES == 0, "kept_at holds places in one byte each");
 
 struct shape {
   uint64_t key;
