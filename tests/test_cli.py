@@ -379,6 +379,21 @@ def test_an_interrupt_is_one_line_and_exit_130(table, tmp_path, capsys, monkeypa
     assert not (tmp_path / "out").exists()
 
 
+def test_an_interrupt_while_the_libraries_load_is_one_line_too():
+    script = """
+import sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from helpers.cli import main
+sys.exit(main(["ingest", "-"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: nothing was kept\n")
+
+
 @pytest.mark.parametrize("words", ["fit {table}", "fit {table} --json", "--help", "simulate --list"])
 def test_a_reader_that_leaves_is_no_error(table, words):
     command = [sys.executable, "-m", "helpers.cli", *(word.format(table=table) for word in words.split())]

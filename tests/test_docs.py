@@ -8,7 +8,7 @@ import shlex
 import pytest
 import typer
 
-from helpers.cli import app
+from helpers.cli.app import app
 
 COMMANDS = typer.main.get_command(app)
 

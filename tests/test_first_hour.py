@@ -17,8 +17,8 @@ import time
 import pytest
 import typer
 
-from helpers import cli
 from helpers.cli import manual
+from helpers.cli.app import app
 
 LAB_LINE_S = 60.0
 """Longest time until JupyterLab says where it is, and then until its page has the notebook [s]."""
@@ -32,7 +32,7 @@ def helped(*words, columns=80):
 
 
 def test_every_command_has_its_purpose_and_a_line_of_80_columns():
-    commands = typer.main.get_command(cli.app).commands
+    commands = typer.main.get_command(app).commands
     known = {name: short for rows in manual.PURPOSES.values() for name, short in rows.items()}
     assert sorted(known) == sorted(commands)
     assert list(commands) == list(known)  # the order of the help

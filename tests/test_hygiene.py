@@ -144,6 +144,9 @@ def test_no_import_of_our_own_is_caught():
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Try):
+                caught = {handler.type and ast.unparse(handler.type) for handler in node.handlers}
+                if caught == {"KeyboardInterrupt"}:  # says nothing of the module
+                    continue
                 inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
                 ours = [n.lineno for n in inner if "helpers" in ast.unparse(n) or getattr(n, "level", 0)]
                 assert ours == [], f"{path.name}: import inside try at line {ours}"

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers import paths
-from helpers.cli import app
+from helpers.cli.app import app
 from helpers.physics.catalogue import hardware
 from helpers.schema import LogFormatError
 

@@ -19,7 +19,7 @@ import notebook_rules as rules
 from docsite import __main__ as docsite
 from docsite.commands import BLOCK, CommandFailed, Workplace, split
 from docsite.pages import Site, of_markdown, of_notebook
-from helpers.cli import app
+from helpers.cli.app import app
 from helpers.run.normal import normal_form
 
 pytestmark = pytest.mark.notebook

@@ -10,7 +10,7 @@ import pytest
 import typer
 import yaml
 
-from helpers.cli import app
+from helpers.cli.app import app
 from helpers.compare.overall import CANNOT_TELL, PASS, REGRESSED
 from helpers.regression.gate import GATE_WORDS
 

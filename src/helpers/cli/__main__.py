@@ -1,5 +1,5 @@
 """``python -m helpers.cli`` is ``rooflog``."""
 
-from helpers.cli.app import main
+from helpers.cli import main
 
 raise SystemExit(main())

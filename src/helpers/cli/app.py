@@ -20,7 +20,20 @@ import typer
 from typer.core import TyperCommand
 
 from helpers import __version__
-from helpers.cli import batch, bound, catalogues, compare, doctor, engines, history, plan, simulate, watch
+from helpers.cli import (
+    INTERRUPTED,
+    batch,
+    bound,
+    catalogues,
+    compare,
+    doctor,
+    engines,
+    history,
+    plan,
+    say_interrupted,
+    simulate,
+    watch,
+)
 from helpers.cli import redact as redaction
 from helpers.cli.manual import MANUAL, MORE, arrange, flowing
 from helpers.cli.printing import (
@@ -36,7 +49,6 @@ from helpers.progress import Progress
 from helpers.schema import RooflogError, printable
 
 CANNOT_RUN = 3
-INTERRUPTED = 130
 READER_LEFT = 141
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=flowing(MANUAL), epilog=flowing(MORE),
@@ -253,10 +265,8 @@ def _complain(message: str) -> None:
 
 
 def _interrupted() -> int:
-    """Say that nothing was kept."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else it mourns the cell that was running, at exit
-    print("interrupted: nothing was kept", file=sys.stderr)
-    return INTERRUPTED
+    return say_interrupted()
 
 
 _arguments: list[str] = []

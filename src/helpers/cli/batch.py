@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from helpers.cli import INTERRUPTED
 from helpers.cli.printing import print_json, shown_path
 from helpers.display import show
 from helpers.progress import Progress
@@ -19,7 +20,6 @@ from helpers.schema import printable
 if TYPE_CHECKING:
     from helpers.batch import BatchResult
 
-INTERRUPTED = 130
 SHOWN_FAILURES = 20
 WORDS = {"good": "good", "cannot_tell": "cannot tell", "check_failed": "with a failed check", "failed": "failed",
          "not_done": "not done"}
