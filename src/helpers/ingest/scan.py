@@ -24,8 +24,8 @@ MAX_RANKS = 1024
 _MAX_HELD = 100_000
 """Records held as they were read; a table is made of them then, so that not all are held twice in the end."""
 
-_N_WAITING = 6
-"""Chunks read before there is a worker for them: something to hash while one learns."""
+_N_WAITING = 1
+"""Chunks read before there is a worker for them: something to hash while one learns. Each takes memory."""
 
 
 @dataclass

@@ -26,13 +26,13 @@ _MAGIC_BYTES = 4
 _PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What files begin with whose lines are not those stored."""
 
-_N_AT_ONCE = 10
-_N_HELD_BACK = 4
+_N_AT_ONCE = 3
+_N_HELD_BACK = 3
 """Pieces that are hashed as soon as they are read: something to do while a log's habits are learnt. Of later ones, the
 last wait with it until all is read: something to do beside the making of tables."""
 
-_MAX_UNHASHED = 10
-"""Pieces that may be read and not yet hashed; they take memory."""
+_MAX_UNHASHED = 5
+"""Pieces that may be read and not yet hashed; new memory for more takes longer than a core that waits."""
 
 _PAGE_BYTES = 2**21
 """Large pages of memory on most machines."""
