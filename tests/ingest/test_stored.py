@@ -31,31 +31,45 @@ def test_hash_is_that_of_all_pieces_in_their_order(monkeypatch, threads, n_piece
     assert all(future.done() for future in done)
 
 
-def test_last_pieces_wait_and_no_more_are_kept_than_memory_is_meant_for(monkeypatch):
-    monkeypatch.setenv("ROOFLOG_THREADS", "2")
-    update, may_go = Hashing._update, threading.Event()
+class SlowHash:
+    """Hashes when it may, each piece a little later than it is given."""
 
-    def slow(self, data, done):
-        may_go.wait(20)
+    def __init__(self):
+        self.may_go, self.hash = threading.Event(), hashlib.sha256()
+
+    def update(self, data):
+        assert self.may_go.wait(20)
         time.sleep(0.002)
-        update(self, data, done)
+        self.hash.update(data)
 
-    monkeypatch.setattr(Hashing, "_update", slow)
+    def hexdigest(self):
+        return self.hash.hexdigest()
+
+
+def test_pieces_wait_for_the_hash_but_no_more_than_memory_is_meant_for(monkeypatch):
+    monkeypatch.setenv("ROOFLOG_THREADS", "2")
     hashing, done, n_unhashed = Hashing(), [], []
-    n_at_once = stored._N_AT_ONCE
-    first = [hashing.add(piece) for piece in PIECES[:n_at_once]]
-    assert not any(future.done() for future in first)  # and none was waited for
-    may_go.set()
-    for piece in PIECES[n_at_once:]:
+    hashing._hash = slow = SlowHash()
+    n_first = stored._MAX_UNHASHED
+    assert 3 <= n_first <= 10  # of 8 MiB each
+    done = [hashing.add(piece) for piece in PIECES[:n_first]]
+    assert not any(future.done() for future in done)  # and none was waited for
+    slow.may_go.set()
+    for piece in PIECES[n_first:]:
         done.append(hashing.add(piece))
-        n_unhashed.append(sum(not future.done() for future in [*first, *done]))
-    assert max(n_unhashed) <= stored._MAX_UNHASHED <= 10  # of 8 MiB each
-    n_held = stored._N_HELD_BACK
-    assert n_held > 1
-    done[-n_held - 1].result(20)
-    time.sleep(0.05)
-    assert not any(future.done() for future in done[-n_held:])
+        n_unhashed.append(sum(not future.done() for future in done))
+    assert max(n_unhashed) <= n_first
     assert hashing.digest()() == EXPECTED
+    hashing.close()
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_hash_that_fails_is_told_and_not_waited_for(monkeypatch, threads):
+    monkeypatch.setenv("ROOFLOG_THREADS", threads)
+    hashing = Hashing()
+    with pytest.raises(TypeError, match="encoded"):
+        for _ in range(20):
+            hashing.add("no bytes")
     hashing.close()
 
 
@@ -107,17 +121,22 @@ def test_no_buffer_is_left_when_all_is_hashed(tmp_path, monkeypatch, threads):
 
 def test_buffers_of_a_closed_source_go_one_by_one_as_they_are_hashed(tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFLOG_THREADS", "2")
-    update, may_go = Hashing._update, [threading.Event() for _ in range(4)]
+    may_go = [threading.Event() for _ in range(4)]
     gates = iter(may_go)
 
-    def gated(self, data, done):
-        next(gates).wait(20)
-        update(self, data, done)
+    class GatedHash:
+        def __init__(self):
+            self.hash = hashlib.sha256()
+            self.hexdigest = self.hash.hexdigest
 
-    monkeypatch.setattr(Hashing, "_update", gated)
+        def update(self, data):
+            next(gates).wait(20)
+            self.hash.update(data)
+
     path = tmp_path / "a.log"
     path.write_bytes(b"x" * 20_000)
     source = StoredBytes(str(path))
+    source._hashing._hash = GatedHash()
     buffers = []
     for _ in range(4):
         data, give_back = source.read_aside(5000, 5000)

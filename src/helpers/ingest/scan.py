@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -15,7 +15,7 @@ from helpers.ingest.distinct import distinct
 from helpers.ingest.lines import CHUNK_BYTES, Chunk, FileReader
 from helpers.ingest.rapid import to_tables
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
-from helpers.ingest.threads import n_threads
+from helpers.ingest.threads import n_threads, pool_of
 
 MAX_RANKS = 1024
 """More rank tags than any server prints."""
@@ -49,7 +49,7 @@ class FileScan(ChunkScan):
 
     def settle(self) -> None:
         """Make tables of the records read so far."""
-        self.samples += to_tables(self.records)
+        self.samples += to_tables(self.records)  # in a worker it takes longer: its memory is new each time
         self.records = []
 
 
@@ -71,21 +71,21 @@ def scan_file(
     scan = FileScan(path=path)
     habits = new_habits()
     pending: deque[tuple[Chunk, Future[ChunkScan]]] = deque()
-    n_workers = n_threads()
-    if n_workers == 1:
-        for chunk in reader.chunks(report):
-            scan.add(scan_chunk(path, chunk, habits))
+    n_workers = n_threads() if n_threads() > 1 else 0
+    n_waiting = n_workers + _N_WAITING if n_workers else 0
+    with pool_of(n_workers) as pool:
+
+        def add_first() -> None:
+            chunk, future = pending.popleft()
+            scan.add(future.result())
             chunk.give_back()
-    else:
-        with ThreadPoolExecutor(n_workers) as pool:
-            for chunk in reader.chunks(report):
-                pending.append((chunk, pool.submit(scan_chunk, path, chunk, habits)))
-                if len(pending) > n_workers + _N_WAITING:
-                    done, future = pending.popleft()
-                    scan.add(future.result())
-                    done.give_back()
-            for _, future in pending:
-                scan.add(future.result())
+
+        for chunk in reader.chunks(report):
+            pending.append((chunk, pool.submit(scan_chunk, path, chunk, habits)))
+            if len(pending) > n_waiting:
+                add_first()
+        while pending:
+            add_first()
     scan.settle()
     scan.oddities.update(reader.oddities)
     scan.n_lines, scan.n_bytes, scan.digest = reader.n_lines, reader.n_bytes, reader.digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import hashlib
 import os
 import signal
@@ -11,7 +10,7 @@ import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,20 +18,16 @@ import numpy as np
 import zstandard
 
 from helpers import remote, unpack
-from helpers.ingest.threads import n_threads
+from helpers.ingest.threads import n_threads, pool_of
 from helpers.schema import LogFormatError
 
 _MAGIC_BYTES = 4
 _PACKED = (b"\x1f\x8b", zstandard.FRAME_HEADER, codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What files begin with whose lines are not those stored."""
 
-_N_AT_ONCE = 3
-_N_HELD_BACK = 3
-"""Pieces that are hashed as soon as they are read: something to do while a log's habits are learnt. Of later ones, the
-last wait with it until all is read: something to do beside the making of tables."""
-
-_MAX_UNHASHED = 5
-"""Pieces that may be read and not yet hashed; new memory for more takes longer than a core that waits."""
+_MAX_UNHASHED = 6
+"""Pieces that may be read and not yet hashed: something to do while a log's habits are learnt and tables are made. New
+memory for more takes longer than a core that waits."""
 
 _PAGE_BYTES = 2**21
 """Large pages of memory on most machines."""
@@ -43,47 +38,25 @@ class Hashing:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._pool = ThreadPoolExecutor(1) if n_threads() > 1 else None
-        self._held: deque[tuple[bytes | np.ndarray, Future[None]]] = deque()
+        self._pool = pool_of(1 if n_threads() > 1 else 0)
         self._begun: deque[Future[None]] = deque()
-        self._n_pieces = 0
 
     def add(self, data: bytes | np.ndarray) -> Future[None]:
         """Take the next piece; it must not change until the future is done."""
-        done: Future[None] = Future()
-        self._held.append((data, done))
-        self._n_pieces += 1
-        self._begin(0 if self._pool is None or self._n_pieces <= _N_AT_ONCE else _N_HELD_BACK)
-        while len(self._held) + len(self._begun) > _MAX_UNHASHED:
+        done = self._pool.submit(self._hash.update, data)  # type: ignore[arg-type]
+        self._begun.append(done)
+        while len(self._begun) > _MAX_UNHASHED:
             self._begun.popleft().result()
         return done
 
     def digest(self) -> Callable[[], str]:
         """Return what gives the hash of all pieces, once it is worked out. No piece may follow."""
-        self._begin(0)
         self._begun.clear()  # they hold the buffers
-        if self._pool is None:
-            return functools.partial(str, self._hash.hexdigest())
         return self._pool.submit(self._hash.hexdigest).result
 
     def close(self) -> None:
         """Let the thread go when it is done."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-
-    def _begin(self, n_held: int) -> None:
-        """Hash pieces but for the last few."""
-        while len(self._held) > n_held:
-            data, done = self._held.popleft()
-            if self._pool is None:
-                self._update(data, done)
-            else:
-                self._pool.submit(self._update, data, done)
-                self._begun.append(done)
-
-    def _update(self, data: bytes | np.ndarray, done: Future[None]) -> None:
-        self._hash.update(data)  # type: ignore[arg-type]
-        done.set_result(None)
+        self._pool.shutdown(wait=False)
 
 
 class StoredBytes:

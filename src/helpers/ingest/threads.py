@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 from helpers.schema import LogFormatError
 
@@ -26,3 +29,17 @@ def n_threads() -> int:
         raise LogFormatError(f"{THREADS_VARIABLE}: expected a number of threads, found {given!r}; correct or unset it")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_THREADS, int(given) if given else cores)
+
+
+class _Here(Executor):
+    """Does what it is given at once, in the thread that gives it."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
+def pool_of(n: int) -> Executor:
+    """Return what works in so many threads beside this one, 0 for in this one."""
+    return ThreadPoolExecutor(n) if n else _Here()
