@@ -333,6 +333,8 @@ def test_a_dump_ends_with_the_message_of_the_json_record_around_it(dump, expecte
 def test_quotes_of_values_end_no_dump():
     assert parse_arguments("a=\"it's\", b=b\"it's\", c='x\", \"y', d=1") == {
         "a": "it's", "b": "b\"it's\"", "c": 'x", "y', "d": 1} | {"b": str(b"it's")}
+    assert parse_arguments(r"a='it\'s, b=2', c='\\', d=[']', '\\\'('], e=3") == {
+        "a": "it's, b=2", "c": "\\", "d": ["]", "\\'("], "e": 3}
 
 
 def test_arguments_of_one_dump_are_not_those_of_the_next():
