@@ -1,4 +1,4 @@
-"""docs/reference.md holds every number of real scorecards and of all tables, and nothing else.
+"""docs/reference.md holds every number of real scorecards, comparisons and all tables, and nothing else.
 
 Would catch: a new key of the scorecard or a new column without a definition, a definition of what no longer exists.
 """
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from docsite import reference
-from helpers import analysis
+from helpers import analysis, regression
 from helpers.schema import SCHEMAS
 
 CASE_A = {"model_config": "DeepSeek-V4-Flash-NVFP4", "hardware": "rtx pro 6000 blackwell server"}
@@ -17,6 +17,18 @@ CASE_B = {"model": "Qwen3.6-27B", "hardware": "RTX A6000", "tp": 2, "engine": "s
 INPUTS = [("samples/sim-field-case-a/server.log", CASE_A), ("samples/vllm-sweep/server.log", None),
           ("samples/sglang-sweep/server.log", None), ("field/case_a_config1.csv", None),
           ("field/case_b_acceptance.csv", CASE_B)]
+
+
+EMPTY = {"base.inputs[].notes[]", "new.inputs[].notes[]"} | {
+    f"checks[].{name}" for name in ("name", "value", "limit", "pass")}
+"""Lists of a comparison that are empty in all of these; notebook 08 adds the checks."""
+
+
+@pytest.fixture(scope="module")
+def comparisons(data):
+    paths = [str(data / path) for path, _ in INPUTS]
+    sides = [regression.gather_side([path], context={}) for path in paths[:3]]
+    return [regression.compare_sides(*pair) for pair in (sides[1:], sides[:2], [sides[0], sides[0]])]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +50,17 @@ def test_every_described_key_is_in_a_scorecard(cards):
     assert unseen <= {"run.notes[]"}
 
 
+def test_every_key_of_a_comparison_is_described_and_no_other(comparisons):
+    described = [row["key"] for row in reference.keys(reference.COMPARISON_FILE)]
+    assert len(set(described)) == len(described)
+    assert {path for card in comparisons for path in reference.undescribed(card, described)} == set()
+    seen = {path for card in comparisons for path in reference.leaves(card)}
+    unseen = {key for key in described if not any(re.fullmatch(reference.pattern(key), path) for path in seen)}
+    assert unseen <= EMPTY
+    without = [key for key in described if key != "rows[].se"]
+    assert "rows[].se" in {path for card in comparisons for path in reference.undescribed(card, without)}
+
+
 def test_a_key_without_definition_is_seen(cards):
     described = [row["key"] for row in reference.keys()]
     without = [key for key in described if key != "fit.slope_s_per_req_lo"]
@@ -51,8 +74,10 @@ def test_units_agree_with_the_names():
     """A key that ends with a unit's suffix has that unit; a unit is one of the base units."""
     units = {"_s": "s", "_tok": "tok", "_req": "req", "_frac": "1", "_tok_per_s": "tok/s", "_s_per_req": "s/req",
              "_len": "tok"}
-    rows = {row["key"]: row["unit"] for row in reference.keys()}
-    known = {"", *units.values(), "bytes", "lines", "records", "intervals", "levels", "ranks", "see unit"}
+    both = [*reference.keys(), *reference.keys(reference.COMPARISON_FILE)]
+    rows = {row["key"]: row["unit"] for row in both}
+    known = {"", *units.values(), "bytes", "lines", "records", "intervals", "levels", "ranks", "see unit", "runs",
+             "rows"}
     assert set(rows.values()) <= known
     wrong = {}
     for key, unit in rows.items():
@@ -64,7 +89,7 @@ def test_units_agree_with_the_names():
 
 
 def test_every_number_has_a_meaning_and_a_place():
-    for row in reference.keys():
+    for row in [*reference.keys(), *reference.keys(reference.COMPARISON_FILE)]:
         assert len(row["meaning"]) > 3 and row["computed_by"], row
     for schema in SCHEMAS:
         assert all(column.meaning for column in schema.columns) and schema.name in reference.STAGES

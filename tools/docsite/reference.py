@@ -1,4 +1,4 @@
-"""docs/reference.md: every number of a scorecard and of the tables, from the code and from docs/scorecard.csv."""
+"""docs/reference.md: every number of a scorecard, a comparison and the tables, from the code and from docs/*.csv."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from helpers.schema import SCHEMAS, Schema
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS_FILE = ROOT / "docs" / "scorecard.csv"
+COMPARISON_FILE = ROOT / "docs" / "comparison.csv"
 REFERENCE = ROOT / "docs" / "reference.md"
 
 TOGETHER = "run.facts.{fact}"
@@ -20,6 +21,8 @@ TOGETHER = "run.facts.{fact}"
 
 NO_PATH = str.maketrans(".[]", "___")
 """Characters of a key ("15.5", a reason) that would read as a path."""
+
+KEY_HEAD = ("key", "unit", "meaning", "formula", "computed by")
 
 STAGES = {"SAMPLES": "ingest", "EVENTS": "ingest", "MOMENTS": "ingest", "INTERVALS": "segment", "LEVELS": "levels",
           "TELEMETRY": "evidence.telemetry", "LINKS": "evidence.links", "CLIENTS": "evidence.clients",
@@ -29,8 +32,8 @@ STAGES = {"SAMPLES": "ingest", "EVENTS": "ingest", "MOMENTS": "ingest", "INTERVA
 INTRO = """# Reference: every number
 
 What each number means, in which unit, how it is computed, and which part of `src/helpers` computes it. This page is
-generated from the code and from docs/scorecard.csv (`make dictionary`); a test fails when a scorecard holds a number
-that is not here.
+generated from the code, docs/scorecard.csv and docs/comparison.csv (`make dictionary`); a test fails when a scorecard
+or a comparison holds a number that is not here.
 
 Base units everywhere: s, tok, req, bytes, and shares from 0 to 1 (unit "1"). Reports and terminals show ms, GB and %
 instead. Unknown is `null` in JSON and a missing value in a table, never zero. How a cause is judged:
@@ -39,7 +42,7 @@ instead. Unknown is `null` in JSON and a missing value in a table, never zero. H
 
 
 def keys(path: Path = KEYS_FILE) -> list[dict[str, str]]:
-    """Return the described keys of a scorecard: key, unit, meaning, formula, computed_by.
+    """Return the described keys of a scorecard, or a comparison: key, unit, meaning, formula, computed_by.
 
     A key is a path: ``[]`` an item of a list, ``{level}`` and other names in braces any one key.
     """
@@ -89,15 +92,19 @@ def text(described: Iterable[Mapping[str, str]] | None = None) -> str:
         top = re.split(r"[.\[]", row["key"])[0]
         sections.setdefault("versions" if top.endswith("_version") else top, []).append(row)
     for name, rows in sections.items():
-        parts += [f"### {name}", "", *_table(
-            ("key", "unit", "meaning", "formula", "computed by"),
-            ((f"`{row['key']}`", row["unit"], row["meaning"], row["formula"], row["computed_by"]) for row in rows)), ""]
+        parts += [f"### {name}", "", *_table(KEY_HEAD, map(_key_row, rows)), ""]
+    parts += ["## comparison.json", "", "What `rooflog compare --json` prints and notebook 08 keeps in its run folder.",
+              "", *_table(KEY_HEAD, map(_key_row, keys(COMPARISON_FILE))), ""]
     parts += ["## Tables of the stages", "", "From a log to its levels, and what other files hold.", ""]
     for schema in SCHEMAS:
         parts += _of_schema(schema, f"computed by {STAGES[schema.name]}")
     parts += ["## Tables of a batch", "", "What `rooflog batch` writes beside its page.", ""]
     parts += _of_schema(SCORECARDS, "scorecards.parquet and .csv") + _of_schema(RUN_LEVELS, "levels.parquet")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _key_row(row: Mapping[str, str]) -> tuple[str, ...]:
+    return (f"`{row['key']}`", row["unit"], row["meaning"], row["formula"], row["computed_by"])
 
 
 def _of_schema(schema: Schema, what: str) -> list[str]:
