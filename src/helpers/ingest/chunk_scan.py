@@ -291,12 +291,10 @@ def whole_table(frames: list[pl.DataFrame]) -> pl.DataFrame:
     for frame in frames:  # a column that one frame has takes memory in the rows of all
         n_missing = zip(frame.columns, frame.null_count().row(0), strict=True)
         parts.append(frame[[name for name, n in n_missing if name not in same and n < len(frame)]])
-    table = pl.concat(parts or [_no_statistics()], how="diagonal").with_columns(**same)
-    missing = [name for name in SAMPLE_COLUMNS if name not in table.columns]
-    table = table.with_columns(
-        pl.lit(0 if name == "part" else None, types[name]).alias(name) for name in missing
-    )
-    return table.select(*SAMPLE_COLUMNS, *(name for name in table.columns if name not in SAMPLE_COLUMNS))
+    table = pl.concat(parts or [_no_statistics()], how="diagonal")
+    missing = {name: pl.lit(0 if name == "part" else None, types[name]) for name in SAMPLE_COLUMNS}
+    there = {name: pl.col(name) for name in table.columns}
+    return table.select(**(missing | there | same))
 
 
 def _same_values(frames: Sequence[pl.DataFrame]) -> dict[str, str | int | None]:

@@ -74,8 +74,8 @@ def to_events(kept: list[tuple[int, Event]], stamped: pl.DataFrame) -> pd.DataFr
         "detail": pl.Series([_detail(event) for _, event in kept], dtype=pl.String),
         "text": pl.Series([event.text for _, event in kept], dtype=pl.String),
     }
-    where = stamped.select(pl.col("file", "line_no", "ts", "t_s", "rank").gather(rows))
-    return _to_schema(where.with_columns(**found), EVENTS)
+    where = stamped[["file", "line_no", "ts", "t_s", "rank"]][rows]
+    return _to_schema(where.hstack([values.alias(name) for name, values in found.items()]), EVENTS)
 
 
 def _detail(event: Event) -> str | None:

@@ -60,7 +60,7 @@ def prepare(scan: FileScan) -> Part:
     if has_own and (stamps.WRAPPER in kinds or stamps.WRAPPER in distinct(events, "stamp_kind")):
         samples, events = (_without_wrapper_stamps(table) for table in (samples, events))
     samples, events = _unroll(samples, events)
-    samples = samples.drop("stamp", "part", "label", strict=False)
+    samples = samples[[name for name in samples.columns if name not in ("stamp", "part", "label")]]
     scan = replace(scan, samples=[])  # what a part holds is in its tables
     if isinstance(scan, ExportScan):
         moments = pl.concat(scan.moments) if scan.moments else None
@@ -106,7 +106,7 @@ def _event_stamps(events: list[Event]) -> pl.DataFrame:
     columns = {"line_no": pl.Int64, "text": pl.String, "prefix": pl.String}
     rows = [(event.line_no, event.text, event.text[: event.start]) for event in events]
     table = stamps.read_prefixes(pl.DataFrame(rows, schema=columns, orient="row"))
-    return table.select("line_no", "stamp", "stamp_kind", "rank").with_columns(us=pl.col("stamp").cast(pl.Int64))
+    return table.select("line_no", "stamp", "stamp_kind", "rank", us=pl.col("stamp").cast(pl.Int64))
 
 
 def _without_wrapper_stamps(table: pl.DataFrame) -> pl.DataFrame:

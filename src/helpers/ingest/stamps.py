@@ -81,7 +81,8 @@ def read_prefixes(frame: pl.DataFrame) -> pl.DataFrame:
             if len(left):
                 left = _take_matched(left, column, kind, pattern, found)
     found += [_without_stamp(rows) for rows in (timeless, left) if len(rows) or not found]
-    frame = add_labels((pl.concat(found).sort("_row") if len(found) > 1 else found[0]).drop("_row"))
+    whole = pl.concat(found).sort("_row") if len(found) > 1 else found[0]
+    frame = add_labels(whole[[name for name in whole.columns if name != "_row"]])
     if not frame["rank"].has_nulls():
         return frame
     prefix = pl.col("prefix")
@@ -101,28 +102,28 @@ def _take_matched(
     n_others = groups["1"].null_count()
     if n_others == len(rows):
         return rows
-    others = rows.clear()
+    others, matched = rows.clear(), rows.hstack(groups)
     if n_others:
         is_match = groups["1"].is_not_null()
-        others, rows, groups = rows.filter(~is_match), rows.filter(is_match), groups.filter(is_match)
-    found.append(_read_matched(rows, groups, kind))
+        others, matched = rows.filter(~is_match), matched.filter(is_match)
+    found.append(_read_matched(matched, kind))
     return others
 
 
-def _read_matched(matched: pl.DataFrame, groups: pl.DataFrame, kind: int) -> pl.DataFrame:
-    """Parse the stamps of one pattern and keep its rank tags."""
-    has_tags = len(groups.columns) > 1
-    tags = pl.lit(groups["2"]).str.strip_chars().replace("", None) if has_tags else pl.lit(None, pl.String)
-    text = pl.lit(_YEAR_BEFORE[kind]) + pl.lit(groups["1"]).str.replace("T", " ", literal=True)
+def _read_matched(matched: pl.DataFrame, kind: int) -> pl.DataFrame:
+    """Parse the stamps of one pattern, column "1", and keep its rank tags, column "2" if there are any."""
+    tags = pl.col("2").str.strip_chars().replace("", None) if "2" in matched.columns else pl.lit(None, pl.String)
+    text = pl.lit(_YEAR_BEFORE[kind]) + pl.col("1").str.replace("T", " ", literal=True)
     parsed = text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
     added = {"stamp": parsed, "stamp_kind": pl.lit(kind, pl.Int32), "rank": tags}
-    read = matched.select(pl.exclude(*added), **added)
+    read = matched.select(pl.exclude(*added, "1", "2"), **added)
     if read["stamp"].has_nulls():
         seconds = text.str.replace(",", ".", literal=True)
         fractional = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
         month_first = text.str.to_datetime("%m/%d/%Y-%H:%M:%S", strict=False, time_unit="us")
         named_month = (pl.lit("1904 ") + text).str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
-        read = read.with_columns(stamp=pl.coalesce("stamp", fractional, month_first, named_month))
+        whole = matched.select(pl.coalesce(parsed, fractional, month_first, named_month))
+        read = read.with_columns(stamp=whole.to_series())
     return read
 
 

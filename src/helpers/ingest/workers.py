@@ -68,7 +68,7 @@ def tell_apart(samples: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     if "label" not in samples.columns:
         return samples, []
     if n_distinct(samples, "label") < 2:
-        return samples.drop("label"), []
+        return samples[[name for name in samples.columns if name != "label"]], []
     # vLLM's engines and its API server are two processes of one server: each prints other kinds of records.
     stream = pl.when(pl.col("kind").is_in(["prefill", "decode"])).then(pl.lit("batch")).when(
         pl.col("kind") == "iteration").then(pl.lit("iteration")).otherwise(pl.lit("stats"))
