@@ -54,6 +54,7 @@ def one_value(table: pl.DataFrame, name: str) -> tuple[Any, ...]:
 
 
 _MIN_TO_JUDGE = 100
+"""Rows below which a column that is held row by row may take no more memory than its first: flags share a byte."""
 
 
 def _is_literal(values: pl.DataFrame) -> bool:

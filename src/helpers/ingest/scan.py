@@ -15,7 +15,7 @@ from helpers.ingest.distinct import distinct
 from helpers.ingest.lines import CHUNK_BYTES, Chunk, FileReader
 from helpers.ingest.rapid import to_tables
 from helpers.ingest.stamps import FULL, NO_DATE, NO_YEAR, WRAPPER
-from helpers.ingest.threads import n_threads, pool_of
+from helpers.ingest.threads import n_beside, pool_of
 
 MAX_RANKS = 1024
 """More rank tags than any server prints."""
@@ -71,7 +71,7 @@ def scan_file(
     scan = FileScan(path=path)
     habits = new_habits()
     pending: deque[tuple[Chunk, Future[ChunkScan]]] = deque()
-    n_workers = n_threads() if n_threads() > 1 else 0
+    n_workers = n_beside()
     n_waiting = n_workers + _N_WAITING if n_workers else 0
     with pool_of(n_workers) as pool:
 

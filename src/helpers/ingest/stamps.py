@@ -122,8 +122,8 @@ def _read_matched(matched: pl.DataFrame, kind: int) -> pl.DataFrame:
         fractional = seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
         month_first = text.str.to_datetime("%m/%d/%Y-%H:%M:%S", strict=False, time_unit="us")
         named_month = (pl.lit("1904 ") + text).str.to_datetime("%Y %b %e %H:%M:%S", strict=False, time_unit="us")
-        whole = matched.select(pl.coalesce(parsed, fractional, month_first, named_month))
-        read = read.with_columns(stamp=whole.to_series())
+        stamps = matched.select(pl.coalesce(fractional, month_first, named_month))
+        read = read.with_columns(stamp=stamps.to_series())
     return read
 
 

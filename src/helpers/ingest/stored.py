@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 from helpers import remote, unpack
-from helpers.ingest.threads import n_threads, pool_of
+from helpers.ingest.threads import n_beside, pool_of
 from helpers.schema import LogFormatError
 
 _MAGIC_BYTES = 4
@@ -38,7 +38,7 @@ class Hashing:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._pool = pool_of(1 if n_threads() > 1 else 0)
+        self._pool = pool_of(min(1, n_beside()))
         self._begun: deque[Future[None]] = deque()
 
     def add(self, data: bytes | np.ndarray) -> Future[None]:
@@ -112,9 +112,12 @@ class StoredBytes:
         """Say in words if the file was written or cut while it was read."""
         before = self._size_bytes
         now, written_ns = (None, 0) if before is None else _state(self._file)
-        if before is None or now is None or before == now == self.n_bytes:
-            is_written = before is not None and written_ns != self._written_ns
-            return [f"{self._path}: written to while it was read: lines may be missing or mixed"] if is_written else []
+        if before is None or now is None:
+            return []
+        if before == now == self.n_bytes:
+            is_as_it_was = written_ns == self._written_ns
+            return [] if is_as_it_was else [
+                f"{self._path}: written to while it was read: lines may be missing or mixed"]
         verb, what = ("grew", "the end may be missing") if now > before else ("shrank", "lines are lost")
         return [f"{self._path}: {verb} from {before} to {now} bytes while it was read: {what}"]
 

@@ -31,6 +31,12 @@ def n_threads() -> int:
     return min(MAX_THREADS, int(given) if given else cores)
 
 
+def n_beside() -> int:
+    """Return how many threads may work beside the one that reads: none where only one may be used."""
+    n = n_threads()
+    return n if n > 1 else 0
+
+
 class _Here(Executor):
     """Does what it is given at once, in the thread that gives it."""
 
