@@ -33,6 +33,7 @@ def columns():
     yield "two", pl.Series(["decode"] * 40 + ["prefill"] * 9 + ["decode"])
     yield "missing first", pl.Series([None, "TP0", None, "TP1"] * 5)
     yield "numbers", pl.Series([2, 2, 0, 2, None], dtype=pl.Int32)
+    yield "few flags, in one byte", pl.Series([True, False, True])
     yield "rare one first", pl.Series(["x"] + ["a"] * 400 + ["b"] * 30)
     yield "more than are looked for", pl.Series(draw.choice(list("abcdefg") + [None], 900))
     yield "all different", pl.Series([str(number) for number in range(300)])
